@@ -1,0 +1,5 @@
+"""`python -m sft_exp`."""
+
+from sft_exp.cli import main
+
+main()

@@ -1,0 +1,91 @@
+"""Low-rank adapters: their configuration, 4-bit base weights, and the precision of what is trained."""
+
+import peft
+from peft.utils.other import TrainableTokensWrapper
+from torch import nn
+from transformers import BitsAndBytesConfig, PreTrainedModel
+from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
+from transformers.pytorch_utils import Conv1D
+
+from sft_exp.errors import ConfigError
+from sft_exp.schema import Adapter, AdapterKind
+
+ALL_LINEAR = "all-linear"
+
+
+def quantization(adapter: Adapter, compute_dtype: str) -> BitsAndBytesConfig | None:
+    """4-bit loading for QLoRA; `compute_dtype` such as 'bfloat16' is the type of its matrix products."""
+    if adapter.kind is not AdapterKind.qlora:
+        return None
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type=adapter.quant_type,
+        bnb_4bit_use_double_quant=adapter.double_quant,
+        bnb_4bit_compute_dtype=compute_dtype,
+    )
+
+
+def lora_config(adapter: Adapter, model: PreTrainedModel, added_ids: list[int]) -> peft.LoraConfig | None:
+    """Configuration for the trainer, None for full fine-tuning; the rows of `added_ids` are trained besides."""
+    if adapter.kind is AdapterKind.full:
+        return None
+    return peft.LoraConfig(
+        task_type="CAUSAL_LM",
+        r=adapter.r,
+        lora_alpha=adapter.alpha,
+        lora_dropout=adapter.dropout,
+        target_modules=_targets(adapter, model),
+        trainable_token_indices=_token_rows(model, added_ids) if added_ids else None,
+    )
+
+
+def keep_trainable_float32(model: nn.Module) -> None:
+    """Cast what is trained to float32: TRL makes QLoRA factors bfloat16, which loses small updates.
+
+    To be called after the trainer is built and before its optimizer is. Shards of ZeRO-3 are left alone: DeepSpeed
+    keeps float32 copies of them itself.
+    """
+    for parameter in model.parameters():
+        if parameter.requires_grad and not hasattr(parameter, "ds_id"):
+            parameter.data = parameter.data.float()
+
+
+def linear_names(model: PreTrainedModel) -> list[str]:
+    """Names that `adapter.target_modules` may hold; the output head cannot carry an adapter in TRL."""
+    head = model.get_output_embeddings()
+    linear = (name for name, module in model.named_modules() if _is_linear(module) and module is not head)
+    return sorted({name.rpartition(".")[2] for name in linear})
+
+
+def _is_linear(module: nn.Module) -> bool:
+    return isinstance(module, nn.Linear | Conv1D)  # 4-bit layers are subclasses of nn.Linear
+
+
+def _targets(adapter: Adapter, model: PreTrainedModel) -> str | list[str]:
+    names = [name.strip() for name in (adapter.target_modules or ALL_LINEAR).split(",") if name.strip()]
+    if names == [ALL_LINEAR]:
+        return ALL_LINEAR
+    known = linear_names(model)
+    if wrong := [name for name in names if name not in known]:
+        raise ConfigError(
+            f"adapter.target_modules={adapter.target_modules}: {', '.join(wrong)} is no linear layer of this model: "
+            f"use {ALL_LINEAR} or some of {', '.join(known)}."
+        )
+    return names
+
+
+def _token_rows(model: PreTrainedModel, ids: list[int]) -> dict[str, list[int]]:
+    """Rows to train in the input matrix and, where it is a matrix of its own, in the output head."""
+    if is_deepspeed_zero3_enabled():
+        raise ConfigError("model.special_tokens with a LoRA adapter cannot be trained under zero=3: use zero=2.")
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    if head.bias is not None:
+        raise ConfigError(
+            f"model.special_tokens cannot be trained with LoRA in {type(model).__name__}: its output head has a bias; "
+            f"use adapter=full."
+        )
+    # TRL's fused loss reads `lm_head.weight` and `lm_head.bias`, and PEFT's wrapper of a head has no `bias`
+    # (trl 1.16, peft 0.21). The head has none either, so None is the true value.
+    TrainableTokensWrapper.bias = None
+    modules = [embedding] if head.weight is embedding.weight else [embedding, head]
+    return {name.rpartition(".")[2]: ids for name, module in model.named_modules() if module in modules}

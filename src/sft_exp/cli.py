@@ -1,0 +1,139 @@
+"""The command line, and the only user of Hydra beside sweep.py: overrides in, one typed Experiment out."""
+
+import contextlib
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from sft_exp import explain, plan, run, schema, sweep, ui
+from sft_exp.errors import ConfigError, SftExpError, report
+from sft_exp.request import Request, flatten
+
+COMMANDS: dict[str, Callable[[Request], object]] = {"train": run.run, "plan": plan.show, "ui": ui.serve}
+"""What the first word may be; without one it is `train`."""
+
+
+def conf_dir() -> Path:
+    """Folder of the config groups: inside the installed package, or at the top of a checkout."""
+    here = Path(__file__).resolve().parent
+    return here / "conf" if (here / "conf").is_dir() else here.parents[1] / "conf"
+
+
+def quote_zero(argument: str) -> str:
+    """`zero=0,2_offload` -> `zero='0',2_offload`: Hydra takes a bare digit for a number, not for an option's name."""
+    match = re.fullmatch(r"((?:experiment/|override )?zero)=([\w,]+)", argument)
+    if not match:
+        return argument
+    options = [f"'{option}'" if option.isdigit() else option for option in match[2].split(",")]
+    return f"{match[1]}={','.join(options)}"
+
+
+def read_arguments(argv: list[str]) -> tuple[str, list[str]]:
+    """Command and Hydra arguments; a command line without overrides is the demo."""
+    command = "train"
+    if argv and not argv[0].startswith("-") and "=" not in argv[0]:
+        command, argv = argv[0], argv[1:]
+        if command not in COMMANDS:
+            raise ConfigError(unknown_command(command))
+    if command != "ui" and not argv:
+        argv = ["experiment=demo"]
+    return command, [quote_zero(argument) for argument in argv]
+
+
+def unknown_command(word: str) -> str:
+    """One sentence about a first word that is no command."""
+    return (
+        f"'{word}' is no command and no override: use one of {', '.join(COMMANDS)}, "
+        f"or overrides such as model=qwen0.5b train.learning_rate=1e-4."
+    )
+
+
+def to_request(config: DictConfig, argv: list[str]) -> Request:
+    """Typed request from a composed configuration; nothing below this function sees Hydra's objects."""
+    # `+key=1` forces a key that the schema does not have past Hydra.
+    known, given = explain.known_keys(), flatten(OmegaConf.to_container(config))
+    unknown = [key for key in given if key not in known and not key.startswith(explain.OPEN)]
+    if unknown:
+        raise ConfigError(*(explain.unknown_key(key) for key in unknown))
+    experiment = OmegaConf.to_object(config)
+    assert isinstance(experiment, schema.Experiment)
+    settings = HydraConfig.get()
+    return Request(
+        experiment=experiment,
+        overrides=list(settings.overrides.task),
+        choices={str(group): option for group, option in settings.runtime.choices.items() if option},
+        sources=[source.path for source in settings.runtime.config_sources if source.schema == "file"],
+        argv=argv,
+    )
+
+
+def compose(argv: list[str]) -> tuple[list[Request], Path | None]:
+    """Let Hydra compose: one request, or one for each job of a sweep and the sweep's folder.
+
+    Hydra does nothing else. What runs, runs after it has returned, so that its folders, logs and error handling
+    have no part in it; and every job of a sweep is composed before the first one starts.
+    """
+    requests: list[Request] = []
+    folders: list[Path] = []
+
+    @hydra.main(version_base=None, config_path=str(conf_dir()), config_name="config")
+    def task(config: DictConfig) -> None:
+        requests.append(to_request(config, argv))
+        if HydraConfig.get().mode is RunMode.MULTIRUN:
+            folders.append(Path(HydraConfig.get().sweep.dir).absolute())
+
+    schema.register()
+    with hydra_raises():
+        task()
+    return requests, folders[0] if folders else None
+
+
+@contextlib.contextmanager
+def hydra_raises() -> Iterator[None]:
+    """Have Hydra pass exceptions on, where it would print them and exit with 1 itself."""
+    wanted = os.environ.get("HYDRA_FULL_ERROR")
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    try:
+        yield
+    finally:
+        del os.environ["HYDRA_FULL_ERROR"]
+        if wanted is not None:
+            os.environ["HYDRA_FULL_ERROR"] = wanted
+
+
+def start(argv: list[str]) -> None:
+    """Run one command line."""
+    command, sys.argv[1:] = read_arguments(argv)
+    requests, sweep_folder = compose(argv)
+    if sweep_folder is None:
+        for request in requests:  # none at all after --help or --cfg
+            COMMANDS[command](request)
+    elif command == "train":
+        sweep.run(requests, sweep_folder)
+    else:
+        shutil.rmtree(sweep_folder)
+        for number, request in enumerate(requests):
+            print(f"\n--- job {number}: {' '.join(request.overrides)}")
+            COMMANDS[command](request)
+
+
+def main() -> None:
+    """Run one command; a user's mistake ends with its sentences and exit code 2, a fault of ours with a traceback."""
+    try:
+        start(sys.argv[1:])
+    except (HydraException, OmegaConfBaseException) as error:
+        if os.environ.get("HYDRA_FULL_ERROR") == "1":
+            raise
+        report(ConfigError(explain.explain(error)))
+    except SftExpError as error:
+        report(error)

@@ -1,0 +1,173 @@
+"""Hydra's and OmegaConf's errors as one sentence: what, which value, what to do instead."""
+
+import difflib
+import re
+from collections.abc import Iterable
+
+from sft_exp import schema
+from sft_exp.request import flatten, to_plain
+
+MOVED = {
+    "warmup_ratio": "train.warmup (a share of all steps if below 1)",
+    "warmup_steps": "train.warmup (a number of steps if 1 or more)",
+    "max_seq_length": "dataset.max_length",
+    "max_length": "dataset.max_length",
+    "cutoff_len": "dataset.max_length",
+    "sequence_len": "dataset.max_length",
+    "group_by_length": "+train.extra.train_sampling_strategy=group_by_length",
+    "lr": "train.learning_rate",
+    "per_device_train_batch_size": "train.micro_batch",
+    "micro_batch_size": "train.micro_batch",
+    "gradient_accumulation_steps": "train.global_batch (accumulation follows from it)",
+    "num_train_epochs": "train.epochs",
+    "num_epochs": "train.epochs",
+    "lr_scheduler_type": "train.scheduler",
+    "optim": "train.optimizer",
+    "bf16": "train.precision=bf16",
+    "fp16": "train.precision=fp16",
+    "output_dir": "outputs",
+    "overwrite_output_dir": "nothing: every run gets a folder of its own under `outputs`",
+    "logging_dir": "tracking.uri",
+    "report_to": "tracking=mlflow or tracking=none",
+    "model_name_or_path": "model.path",
+    "torch_dtype": "model.dtype",
+    "attn_implementation": "model.attention",
+    "load_in_4bit": "adapter=qlora",
+    "lora_r": "adapter.r",
+    "lora_rank": "adapter.r",
+    "lora_alpha": "adapter.alpha",
+    "lora_dropout": "adapter.dropout",
+    "lora_target": "adapter.target_modules",
+    "resume_from_checkpoint": "resume=RUN_FOLDER",
+    "save_safetensors": "nothing: weights are always saved as safetensors",
+    "no_cuda": "hw.device=cpu",
+    "use_cpu": "hw.device=cpu",
+    "deepspeed": "zero=0, 1, 2, 3, 2_offload or 3_offload",
+    "evaluation_strategy": "train.eval_steps",
+    "eval_strategy": "train.eval_steps",
+}
+"""Names that other tools or older releases use -> where the same thing is set here."""
+
+
+def closest(word: str, known: Iterable[str]) -> str:
+    """` Did you mean X?` for the nearest known word, else nothing."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.55)
+    return f" Did you mean {near[0]}?" if near else ""
+
+
+def known_keys() -> list[str]:
+    """Every dotted key of the schema."""
+    return list(flatten(to_plain(schema.Experiment())))
+
+
+OPEN = (
+    "train.extra.",
+    "train.scheduler_args.",
+    "zero.extra.",
+    "hw.env.",
+    "tracking.tags.",
+    "dataset.role_map.",
+    "dataset.columns.",
+)
+"""Fields that take any key."""
+
+
+def unknown_key(key: str, where: str = "") -> str:
+    """One sentence about a key that the schema does not have."""
+    last = key.rpartition(".")[2]
+    if last in MOVED:
+        return f"there is no {key}{where}; here it is {MOVED[last]}."
+    keys = known_keys()
+    words = {key: key for key in [*keys, *(name.partition(".")[0] for name in keys)]}
+    words |= {name.rpartition(".")[2]: name for name in keys}
+    words |= {old: new for old, new in MOVED.items() if not new.startswith("nothing")}
+    near = difflib.get_close_matches(key, keys, n=1, cutoff=0.8) or difflib.get_close_matches(
+        last, words, n=1, cutoff=0.6
+    )
+    hint = f" Did you mean {words[near[0]]}?" if near else " All keys: python -m sft_exp --cfg job."
+    return f"there is no {key}{where}.{hint}"
+
+
+def explain(error: BaseException) -> str:
+    """The sentence for an error and its causes."""
+    text = "\n".join(str(link) for link in _chain(error))
+    for reader in (_option, _bad_key, _bad_value, _group, _missing_file):
+        sentence = reader(text)
+        if sentence:
+            return sentence
+    return " ".join(str(error).split())
+
+
+def _chain(error: BaseException | None) -> list[BaseException]:
+    links: list[BaseException] = []
+    while error is not None and error not in links:
+        links.append(error)
+        error = error.__cause__ or error.__context__
+    return links
+
+
+def _option(text: str) -> str | None:
+    match = re.search(
+        r"Could not find '([\w/]+)/([^'/]+)'\s+Available options in '[^']+':\s+((?:\S+\s*)+?)(?:\n\n|Config|$)", text
+    )
+    if not match:
+        return None
+    group, option, options = match[1], match[2], match[3].split()
+    return f"{group}={option} is not an option.{closest(option, options)} Options: {', '.join(options)}."
+
+
+def _bad_key(text: str) -> str | None:
+    match = re.search(r"Key '([^']+)' (?:is )?not in '(\w+)'", text)
+    if not match:
+        return None
+    full = re.search(r"full_key: (\S+)", text)
+    file = re.search(r"In '([^']+)': \w*(?:Validation error|ConfigKeyError|Config\w*Error)", text)
+    where = f" (in {file[1]}.yaml)" if file else ""
+    return unknown_key(full[1] if full else match[1], where)
+
+
+def _bad_value(text: str) -> str | None:
+    key = re.search(r"full_key: (\S+)", text)
+    if not key:
+        return None
+    choice = re.search(r"Invalid value '([^']*)', expected one of \[([^\]]*)\]", text)
+    if choice:
+        options = choice[2].split(", ")
+        return f"{key[1]}={choice[1]} is not possible.{closest(choice[1], options)} Choices: {choice[2]}."
+    value = re.search(r"Value '([^']*)'(?: of type '\w+')? (?:could not be converted to|is not a valid) (\w+)", text)
+    if value:
+        return f"{key[1]}={value[1]} is not possible: it takes {_kind(value[2])}."
+    container = re.search(r"Invalid value assigned: (\w+) is not a (?:ListConfig|DictConfig)", text)
+    if container:
+        return f"{key[1]} takes a list or mapping, not one value: quote it as '{key[1]}=[...]' or '{key[1]}={{...}}'."
+    group = re.search(
+        r"Cannot convert '(\w+)' to (\w+)|Invalid type assigned: (\w+) is not a subclass of (\w+)\. value: (.*)", text
+    )
+    if group:
+        return f"{key[1]} takes {group[2] or group[4]}, not {group[5] or group[1]}."
+    first = text.split("full_key")[0].strip().splitlines()[-1]
+    return f"{key[1]}: {first}."
+
+
+def _kind(name: str) -> str:
+    kinds = {"Float": "a number", "Integer": "a whole number", "bool": "true or false", "Boolean": "true or false"}
+    return kinds.get(name, f"a value of type {name}")
+
+
+def _group(text: str) -> str | None:
+    match = re.search(r"Could not override '([^']+)'", text)
+    if match:
+        return unknown_key(match[1].partition("@")[0])
+    append = re.search(r"Could not append to config\. An item is already at '([^']+)'", text)
+    if append:
+        return f"{append[1]} is there already: write it without the +."
+    return None
+
+
+def _missing_file(text: str) -> str | None:
+    parse = re.search(r"(?:no viable alternative|mismatched input|token recognition error|extraneous input).*", text)
+    if parse:
+        override = re.search(r"parsing override '([^']*)'", text)
+        what = override[1] if override else parse[0]
+        return f"cannot read the override {what}: write KEY=VALUE, with quotes around values that hold blanks, commas or brackets."
+    return None

@@ -1,0 +1,94 @@
+"""`train.extra`: the rest of TRL's SFTConfig, checked against the installed version without importing it."""
+
+import ast
+import functools
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+from sft_exp.explain import MOVED, closest
+
+SOURCES = ("trl/trainer/sft_config.py", "trl/trainer/base_config.py", "transformers/training_args.py")
+"""The dataclasses that SFTConfig is made of. Parsing them takes 0.2 s, importing them ten seconds."""
+
+OWNED = {
+    "output_dir": "outputs",
+    "per_device_train_batch_size": "train.micro_batch",
+    "per_device_eval_batch_size": "train.micro_batch",
+    "gradient_accumulation_steps": "train.global_batch",
+    "learning_rate": "train.learning_rate",
+    "lr_scheduler_type": "train.scheduler",
+    "lr_scheduler_kwargs": "train.scheduler_args",
+    "warmup_steps": "train.warmup",
+    "num_train_epochs": "train.epochs",
+    "max_steps": "train.max_steps",
+    "optim": "train.optimizer",
+    "weight_decay": "train.weight_decay",
+    "max_grad_norm": "train.max_grad_norm",
+    "bf16": "train.precision",
+    "fp16": "train.precision",
+    "gradient_checkpointing": "train.gradient_checkpointing",
+    "activation_checkpointing": "train.gradient_checkpointing",
+    "packing": "train.packing",
+    "seed": "train.seed",
+    "logging_steps": "train.logging_steps",
+    "logging_strategy": "train.logging_steps",
+    "logging_nan_inf_filter": "nothing: NaN is always shown",
+    "eval_steps": "train.eval_steps",
+    "eval_strategy": "train.eval_steps",
+    "save_steps": "train.save_steps",
+    "save_strategy": "train.save_steps",
+    "save_total_limit": "train.save_total_limit",
+    "load_best_model_at_end": "train.load_best",
+    "metric_for_best_model": "train.load_best",
+    "use_cpu": "hw.device",
+    "deepspeed": "zero",
+    "report_to": "tracking",
+    "max_length": "dataset.max_length",
+    "eos_token": "nothing: it follows from the chat template",
+    "resume_from_checkpoint": "resume",
+    "assistant_only_loss": "dataset.loss",
+    "completion_only_loss": "dataset.loss",
+    "chat_template_path": "model.chat_template",
+    "trust_remote_code": "model.trust_remote_code",
+    "model_init_kwargs": "model",
+    "disable_tqdm": "nothing: progress is shown by the parent process",
+    "hub_token": "the environment variable HF_TOKEN",
+    "push_to_hub": "nothing: push the folder model/ after the run",
+}
+"""SFTConfig fields that follow from the configuration -> where they are set."""
+
+
+@functools.cache
+def fields() -> frozenset[str]:
+    """Names of SFTConfig's fields in the installed TRL and transformers."""
+    names: set[str] = set()
+    for source in SOURCES:
+        package, _, file = source.partition("/")
+        spec = importlib.util.find_spec(package)
+        if spec is None or spec.origin is None:
+            continue
+        tree = ast.parse((Path(spec.origin).parent / file).read_text(encoding="utf-8"))
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and node.name in ("SFTConfig", "_BaseConfig", "TrainingArguments"):
+                names.update(
+                    item.target.id
+                    for item in node.body
+                    if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+                )
+    return frozenset(names)
+
+
+def problems(extra: dict[str, Any]) -> list[str]:
+    """One sentence for each key that is owned, renamed or unknown."""
+    return [sentence for key in extra if (sentence := _problem(key))]
+
+
+def _problem(key: str) -> str | None:
+    if key in OWNED:
+        return f"train.extra.{key} is set elsewhere here: {OWNED[key]}."
+    if key in MOVED and key not in fields():
+        return f"train.extra.{key} is no field of SFTConfig; here it is {MOVED[key]}."
+    if key not in fields():
+        return f"train.extra.{key} is no field of the installed SFTConfig.{closest(key, fields())}"
+    return None

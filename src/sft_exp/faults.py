@@ -1,0 +1,75 @@
+"""What went wrong in a process of a run: written by the process itself, read by its parent."""
+
+import re
+import signal
+import time
+import traceback
+from typing import Any
+
+from sft_exp import rundir
+from sft_exp.errors import ConfigError, RunFailed, SftExpError
+from sft_exp.rundir import RunDir
+
+TAIL_LINES = 15
+
+
+def write(run: RunDir, process: str, error: BaseException) -> None:
+    """Leave a fault for the parent."""
+    mistake = isinstance(error, ConfigError)
+    fault = {
+        "process": process,
+        "time": time.time(),
+        "mistake": mistake,
+        "message": str(error) if isinstance(error, SftExpError) else f"{type(error).__name__}: {error}",
+        "traceback": "" if mistake else "".join(traceback.format_exception(error)),
+    }
+    rundir.write_json(run.faults / f"{process}.json", fault)
+
+
+def first(run: RunDir) -> dict[str, Any] | None:
+    """The earliest fault: later ones are mostly ranks that miss the first."""
+    found = [rundir.read_json(file) for file in run.faults.glob("*.json")]
+    return min(found, key=lambda fault: float(fault["time"]), default=None)
+
+
+def to_error(run: RunDir, process: str, code: int | None) -> SftExpError:
+    """The error that tells the user how a process ended."""
+    fault = first(run)
+    died = _died(run) if process == "launcher" else None
+    if fault and fault["mistake"]:
+        return ConfigError(*str(fault["message"]).split("\n"))
+    if fault and (died is None or f"rank{died[0]}" == fault["process"]):
+        return RunFailed(
+            f"{fault['process']} failed with {fault['message'].splitlines()[0][:300]}\n{fault['traceback']}"
+            f"logs: {run.logs}"
+        )
+    if died:
+        rank, number = died
+        return RunFailed(
+            f"rank{rank} {_ending(number)}; the end of its log:\n{tail(run, f'rank{rank}')}\nlogs: {run.logs}"
+        )
+    return RunFailed(f"{process} {_ending(code)}; the end of its log:\n{tail(run, process)}\nlogs: {run.logs}")
+
+
+def _died(run: RunDir) -> tuple[int, int] | None:
+    """Rank and exit code of the process that a launcher names as the first that failed."""
+    log = run.logs / "launcher.log"
+    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    elastic = re.search(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)", text)
+    return (int(elastic[2]), int(elastic[1])) if elastic else None
+
+
+def _ending(code: int | None) -> str:
+    if code is None:
+        return "had to be stopped"
+    if code < 0:
+        hint = " (out of host memory?)" if -code == signal.SIGKILL else ""
+        return f"was killed by {signal.Signals(-code).name}{hint}"
+    return f"ended with exit code {code}"
+
+
+def tail(run: RunDir, process: str) -> str:
+    """Last lines of a log."""
+    log = run.logs / f"{process}.log"
+    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    return "\n".join(text.splitlines()[-TAIL_LINES:])

@@ -1,0 +1,178 @@
+"""Starting the ranks: the command and environment are values of pure functions; one class starts, watches and ends."""
+
+import contextlib
+import ctypes
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from sft_exp.errors import RunStopped
+from sft_exp.rundir import RunDir
+from sft_exp.schema import Device, Experiment, Launcher
+
+INHERITED = re.compile(
+    r"(RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|GROUP_RANK|ROLE_\w+|MASTER_ADDR|MASTER_PORT|TORCHELASTIC_\w+"
+    r"|ACCELERATE_\w+|FSDP_\w+|CROSS_RANK|DEEPSPEED_\w+)"
+)
+"""Variables left over from other launches, which would change this one in silence."""
+GRACE_S = 20.0
+"""Seconds the ranks have to end after a signal before they are killed."""
+AFTERMATH_S = 10.0
+"""Seconds the launcher has to end by itself after a rank has reported a fault."""
+
+
+def command(experiment: Experiment, folder: Path, port: int, python: str = sys.executable) -> list[str]:
+    """Command line that starts all ranks; a rank is told its run folder and nothing else."""
+    worker = ["sft_exp.worker", str(folder)]
+    count = experiment.hw.processes or 1
+    if count == 1:
+        return [python, "-m", *worker]
+    launcher = experiment.hw.launcher
+    if launcher is Launcher.deepspeed:
+        cards = ",".join(str(index) for index in experiment.hw.devices or range(count))
+        return [
+            python, "-m", "deepspeed.launcher.runner", "--include", f"localhost:{cards}", "--master_port", str(port),
+            "--no_local_rank", "--module", *worker,
+        ]  # fmt: skip
+    if launcher is Launcher.accelerate:
+        # Everything is named, so that no answer file left in ~/.cache decides; precision is the trainer's business.
+        return [
+            python, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", str(count),
+            "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no",
+            "--main_process_port", str(port), "--module", *worker,
+        ]  # fmt: skip
+    return [
+        python, "-m", "torch.distributed.run", "--nnodes", "1", "--nproc-per-node", str(count),
+        "--master-addr", "127.0.0.1", "--master-port", str(port), "--module", *worker,
+    ]  # fmt: skip
+
+
+def environment(experiment: Experiment, base: Mapping[str, str], port: int) -> dict[str, str]:
+    """Environment of the ranks: the user's, without leftovers of other launches, with the profile's variables."""
+    env = {key: value for key, value in base.items() if not INHERITED.fullmatch(key)}
+    env.update(added(experiment, base, port))
+    return env
+
+
+def added(experiment: Experiment, base: Mapping[str, str], port: int) -> dict[str, str]:
+    """What `environment` sets, apart from what it inherits: this is shown and recorded."""
+    hw = experiment.hw
+    extra = {
+        "PYTHONUNBUFFERED": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "OMP_NUM_THREADS": str(hw.threads or 1),
+        # The environment's own programs (ninja, for DeepSpeed) are found even if it is not activated.
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{base.get('PATH', '')}",
+        **hw.env,
+    }
+    if (hw.processes or 1) == 1:
+        # DeepSpeed in one process looks for MPI unless it finds a complete rendezvous.
+        extra |= {
+            "RANK": "0",
+            "LOCAL_RANK": "0",
+            "WORLD_SIZE": "1",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+        }
+    if hw.device is Device.cpu:
+        extra |= {"CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "true", "DS_ACCELERATOR": "cpu"}
+    elif hw.launcher is not Launcher.deepspeed or (hw.processes or 1) == 1:
+        extra["CUDA_VISIBLE_DEVICES"] = visible(experiment, base)
+    return extra
+
+
+def visible(experiment: Experiment, base: Mapping[str, str]) -> str:
+    """Cards for the ranks: those named in `hw.devices`, else the first ones that the user's shell leaves visible."""
+    hw = experiment.hw
+    if hw.devices:
+        return ",".join(str(index) for index in hw.devices)
+    given = [card.strip() for card in base.get("CUDA_VISIBLE_DEVICES", "").split(",") if card.strip()]
+    cards = given or [str(index) for index in range(hw.processes or 1)]
+    return ",".join(cards[: hw.processes or 1])
+
+
+def free_port() -> int:
+    """A TCP port nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def die_with_parent() -> None:
+    """Linux ends this child with SIGTERM when its parent is gone, even by SIGKILL."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def stop_on_signal() -> Iterator[None]:
+    """SIGTERM and SIGINT become RunStopped, so that everything is ended in order; the old handlers come back after."""
+
+    def stop(number: int, _: object) -> None:
+        raise RunStopped(f"stopped by {signal.Signals(number).name}", number)
+
+    old = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+class Processes:
+    """Processes of one run, each in a session of its own so that a Ctrl-C reaches only the parent."""
+
+    def __init__(self, run: RunDir) -> None:
+        self.run = run
+        self.children: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, argv: list[str], env: Mapping[str, str]) -> None:
+        """Start a process with its output in `logs/<name>.log`."""
+        with (self.run.logs / f"{name}.log").open("ab") as log:
+            self.children[name] = subprocess.Popen(
+                argv, env=dict(env), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                start_new_session=True, preexec_fn=die_with_parent,
+            )  # fmt: skip
+
+    def exit_code(self, name: str) -> int | None:
+        """Exit code of a process, None while it runs."""
+        return self.children[name].poll()
+
+    def end(self, grace_s: float = GRACE_S) -> None:
+        """Ask all to end, wait, then kill what is left: launchers, ranks and their children."""
+        self._signal(signal.SIGTERM)
+        deadline = time.monotonic() + grace_s
+        while time.monotonic() < deadline and (self._alive() or self._ranks()):
+            time.sleep(0.1)
+        self._signal(signal.SIGKILL)
+        for child in self.children.values():
+            child.wait()
+
+    def _alive(self) -> bool:
+        return any(child.poll() is None for child in self.children.values())
+
+    def _signal(self, number: signal.Signals) -> None:
+        for child in self.children.values():
+            if child.poll() is None:
+                child.send_signal(number)
+        if number is signal.SIGKILL or not self._alive():
+            for pid in self._ranks():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+
+    def _ranks(self) -> list[int]:
+        """Ranks that still live; a number taken over by another program is told apart by its command line."""
+        pids = [int(file.name) for file in self.run.pids.iterdir()]
+        return [pid for pid in pids if str(self.run.path).encode() in _command_line(pid)]
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""

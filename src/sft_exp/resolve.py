@@ -1,0 +1,106 @@
+"""From what was asked to what will run: every `auto` and null that the machine or arithmetic decides."""
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+from sft_exp import batch, hw
+from sft_exp.machine import Machine
+from sft_exp.schema import (
+    AdapterKind,
+    Dataset,
+    DatasetKind,
+    Dtype,
+    Experiment,
+    Model,
+    Precision,
+    Shape,
+    TrackingKind,
+    Weights,
+)
+
+
+def resolve(experiment: Experiment, machine: Machine) -> Experiment:
+    """The experiment as it will run; values that make no sense are left as they are, for `check` to name."""
+    profile = hw.resolve(experiment.hw, machine, experiment.train.global_batch)
+    precision = hw.precision(experiment.train, profile)
+    attention = hw.attention(experiment.model, profile, precision)
+    model = dataclasses.replace(experiment.model, dtype=dtype(experiment, precision), attention=attention)
+    train = dataclasses.replace(
+        experiment.train, precision=precision, micro_batch=_micro(experiment, profile.processes)
+    )
+    outputs = str(Path(experiment.outputs).expanduser().absolute())
+    return dataclasses.replace(
+        experiment, model=_model(model), hw=profile, train=train, outputs=outputs,
+        dataset=dataclasses.replace(experiment.dataset, path=_absolute_data(experiment.dataset)),
+        tracking=dataclasses.replace(experiment.tracking, uri=_uri(experiment, outputs)),
+    )  # fmt: skip
+
+
+def dtype(experiment: Experiment, precision: Precision) -> Dtype:
+    """Type of the stored weights.
+
+    Weights that an optimizer moves are kept in fp32, because bf16 swallows small updates (at 1e-5 only 15 % of the
+    weights change in ten steps); DeepSpeed keeps its own fp32 copy, so 16-bit weights are right under it. Frozen
+    weights under an adapter are kept in the type they are computed in.
+    """
+    if experiment.model.dtype is not Dtype.auto:
+        return experiment.model.dtype
+    if experiment.adapter.kind is AdapterKind.full and experiment.zero.stage == 0:
+        return Dtype.float32
+    return {Precision.fp16: Dtype.float16, Precision.bf16: Dtype.bfloat16}.get(precision, Dtype.float32)
+
+
+def _micro(experiment: Experiment, processes: int | None) -> int | None:
+    train = experiment.train
+    if batch.problem(train.global_batch, train.micro_batch, processes or 1):
+        return train.micro_batch
+    return batch.split(train.global_batch, train.micro_batch, processes or 1).micro
+
+
+def _uri(experiment: Experiment, outputs: str) -> str | None:
+    if experiment.tracking.kind is TrackingKind.none:
+        return None
+    uri = experiment.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI")
+    return uri or f"sqlite:///{outputs}/mlflow.db"
+
+
+def _model(model: Model) -> Model:
+    """Paths made absolute; a path beats the option's GGUF file, and a local folder's own numbers beat the option's."""
+    if model.path and model.gguf:
+        model = dataclasses.replace(model, gguf=None, name=None, shape=Shape())
+    return dataclasses.replace(
+        model,
+        shape=_shape(model),
+        path=_absolute_folder(model.path),
+        tokenizer=_absolute_folder(model.tokenizer),
+        chat_template=str(Path(model.chat_template).expanduser().absolute()) if model.chat_template else None,
+    )
+
+
+def _shape(model: Model) -> Shape:
+    file = Path(model.path or "").expanduser() / "config.json"
+    if model.path is None or model.weights is Weights.random or not file.is_file():
+        return model.shape
+    try:
+        numbers = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:
+        return model.shape
+    rope = numbers.get("rope_parameters") or {}
+    known = {"rope_theta": rope.get("rope_theta"), "tie_word_embeddings": False, **numbers}
+    return Shape(**{field.name: known.get(field.name) for field in dataclasses.fields(Shape)})
+
+
+def _absolute_folder(path: str | None) -> str | None:
+    """A folder on disk as an absolute path, since the ranks may run elsewhere; a hub id as it is."""
+    if path and (path.startswith(("/", ".", "~")) or Path(path).exists()):
+        return str(Path(path).expanduser().absolute())
+    return path
+
+
+def _absolute_data(dataset: Dataset) -> str | None:
+    """Files and globs as absolute paths; hub ids and shipped files as they are."""
+    if dataset.kind is DatasetKind.hub or dataset.path is None or dataset.path.startswith("sample:"):
+        return _absolute_folder(dataset.path) if dataset.path else None
+    return str(Path(dataset.path).expanduser().absolute())

@@ -1,0 +1,102 @@
+"""`resume=RUN_FOLDER`: go on from the newest checkpoint, in the same folder and the same MLflow run."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from sft_exp import check, rundir
+from sft_exp.errors import ConfigError
+from sft_exp.machine import Machine
+from sft_exp.request import Request, from_plain, read
+from sft_exp.rundir import RunDir
+from sft_exp.schema import Experiment
+
+CHANGEABLE = (
+    "train.max_steps", "train.epochs", "train.logging_steps", "train.eval_steps", "train.save_steps",
+    "train.save_total_limit", "train.early_stopping", "train.sample_prompts", "train.sample_tokens",
+)  # fmt: skip
+"""What may differ from the first start; everything else would make the steps before and after incomparable."""
+
+
+def reopen(request: Request, machine: Machine) -> tuple[Request, RunDir]:
+    """The recorded request with the changes that a resumed run may have, and its folder made ready."""
+    folder = Path(request.experiment.resume or "").expanduser()
+    if not (folder / "request.json").is_file():
+        raise ConfigError(f"resume={folder} is no run folder (it has no request.json): give one from outputs/.")
+    run = RunDir(folder)
+    recorded = read(run.request)
+    changed = _changes(request)
+    experiment = apply(recorded.experiment, {key: _value(request.experiment, key) for key in changed})
+    findings = check.check(experiment, machine)
+    check.refuse(findings)
+    checkpoint = run.newest_checkpoint()
+    if checkpoint is None:
+        raise ConfigError(
+            f"resume={folder} has no checkpoint: start it anew with train.save_steps=N, which makes some."
+        )
+    _refuse_finished(run, experiment)
+    _rewind(run, int(checkpoint.name.rpartition("-")[2]))
+    again = dataclasses.replace(recorded, experiment=experiment, argv=request.argv)
+    rundir.write_json(run.request, again)
+    rundir.write_json(run.config, experiment)
+    return again, run
+
+
+def _changes(request: Request) -> list[str]:
+    keys = [override.partition("=")[0].lstrip("+") for override in request.overrides]
+    refused = [key for key in keys if key != "resume" and key not in CHANGEABLE]
+    if refused:
+        raise ConfigError(
+            f"{refused[0]} cannot change when a run is resumed (it takes everything from its folder): "
+            f"leave it out, or start a new run; what may change: {', '.join(CHANGEABLE)}."
+        )
+    return [key for key in keys if key != "resume"]
+
+
+def _value(experiment: Experiment, key: str) -> Any:
+    value: Any = experiment
+    for part in key.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def apply(experiment: Experiment, changes: dict[str, Any]) -> Experiment:
+    """A copy of the experiment with dotted keys changed."""
+    plain = rundir.requests.to_plain(experiment)
+    for key, value in changes.items():
+        group, _, field = key.partition(".")
+        plain[group][field] = value
+    return from_plain(Experiment, plain)
+
+
+def _refuse_finished(run: RunDir, experiment: Experiment) -> None:
+    if not run.result.exists():
+        return
+    result = rundir.read_json(run.result)
+    wanted = experiment.train.max_steps
+    if result["steps"] >= (wanted or result["total_steps"]):
+        raise ConfigError(
+            f"resume={run.path} has finished its {result['steps']} steps: add train.max_steps=N to train further."
+        )
+
+
+def _rewind(run: RunDir, step: int) -> None:
+    """Forget what came after the checkpoint: metrics, faults and the mark of an earlier end."""
+    if run.metrics.exists():
+        lines = run.metrics.read_text(encoding="utf-8").splitlines()
+        kept = [line for line in lines if _step_of(line) <= step]
+        rundir.write_text(run.metrics, "".join(f"{line}\n" for line in kept))
+    for folder in (run.faults, run.pids):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+    for file in (run.data, run.result):
+        file.unlink(missing_ok=True)
+
+
+def _step_of(line: str) -> float:
+    try:
+        return float(json.loads(line)["step"])
+    except ValueError:  # a line cut off by a kill
+        return float("inf")

@@ -1,0 +1,182 @@
+"""The story of one run, as its parent process lives it: check, folder, prepare, launch, track, record."""
+
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from sft_exp import check, faults, launch, record, resume, rundir, tracking, zero
+from sft_exp.batch import Batch
+from sft_exp.errors import ConfigError, RunFailed, RunStopped
+from sft_exp.launch import Processes
+from sft_exp.machine import Machine, look
+from sft_exp.progress import Progress
+from sft_exp.request import Request
+from sft_exp.resolve import resolve
+from sft_exp.rundir import RunDir
+from sft_exp.tracking import Tracker
+
+
+def run(request: Request) -> RunDir:
+    """Train once. Raises ConfigError before anything is lost, RunFailed or RunStopped with the run folder's name."""
+    started = time.time()
+    machine = look()
+    request, run = _folder(request, machine)
+    facts, diff = record.collect(machine, request.argv, request.overrides)
+    port = launch.free_port()
+    argv, env = _write_records(request, run, facts, diff, port)
+    processes, tracker, progress = Processes(run), Tracker(request, run), Progress(request, run)
+    progress.begin(argv)
+    outcome, message = "failed", "ended before its first step"
+    try:
+        with launch.stop_on_signal():
+            # The ranks import their libraries while the data is prepared; they wait for data.json before they go on.
+            processes.start(_ranks_name(request), argv, env)
+            processes.start("prepare", [sys.executable, "-m", "sft_exp.prepare", str(run.path)], env)
+            _wait_for_data(run, processes)
+            tracker.open(_tags(request, run, facts), _derived(request), _artifacts(run))
+            _follow(run, processes, tracker, progress, _ranks_name(request))
+        outcome, message = "finished", ""
+    except ConfigError as error:
+        outcome, message = "refused", str(error)
+        raise
+    except (RunStopped, KeyboardInterrupt) as error:
+        outcome, message = "stopped", str(error)
+        raise
+    except RunFailed as error:
+        message = str(error)
+        raise
+    finally:
+        processes.end()
+        _finish(run, tracker, progress, outcome, message, started)
+    return run
+
+
+def _folder(request: Request, machine: Machine) -> tuple[Request, RunDir]:
+    """Checked request and its run folder: a new one, or the one that is resumed."""
+    if request.experiment.resume:
+        return resume.reopen(request, machine)
+    request.experiment = resolve(request.experiment, machine)
+    findings = check.check(request.experiment, machine)
+    check.refuse(findings)
+    for warning in findings.warnings:
+        print(f"note: {warning}", flush=True)
+    return request, rundir.create(request)
+
+
+def _write_records(
+    request: Request, run: RunDir, facts: dict[str, Any], diff: str, port: int
+) -> tuple[list[str], dict[str, str]]:
+    argv = launch.command(request.experiment, run.path, port)
+    rundir.write_json(
+        run.command,
+        {
+            "command": argv,
+            "environment": record.environment(launch.added(request.experiment, os.environ, port)),
+            "deepspeed": deepspeed(request),
+        },
+    )
+    rundir.write_json(run.record, facts)
+    rundir.write_text(run.diff, diff)
+    rundir.write_text(run.freeze, record.freeze())
+    rundir.write_json(run.status, {"state": "running", "pid": os.getpid(), "started": time.time()})
+    return argv, launch.environment(request.experiment, os.environ, port)
+
+
+def batch(request: Request) -> Batch:
+    """Batch arithmetic of a resolved request."""
+    train, processes = request.experiment.train, request.experiment.hw.processes or 1
+    micro = train.micro_batch or 1
+    return Batch(micro, train.global_batch // (micro * processes), processes)
+
+
+def deepspeed(request: Request) -> dict[str, Any] | None:
+    """DeepSpeed configuration of a resolved request."""
+    experiment, cut = request.experiment, batch(request)
+    return zero.config(
+        experiment.zero, precision=experiment.train.precision, micro=cut.micro, accumulation=cut.accumulation,
+        clip=experiment.train.max_grad_norm,
+    )  # fmt: skip
+
+
+def _ranks_name(request: Request) -> str:
+    """Log of the started command: the single rank itself, or the launcher, whose ranks write their own logs."""
+    return "rank0" if (request.experiment.hw.processes or 1) == 1 else "launcher"
+
+
+def _tags(request: Request, run: RunDir, facts: dict[str, Any]) -> dict[str, Any]:
+    code, data, experiment = facts["git"], rundir.read_json(run.data), request.experiment
+    return {
+        "mlflow.source.name": "sft_exp",
+        "mlflow.source.git.commit": code.get("commit", ""),
+        "git.commit": code.get("commit", "none"),
+        "git.branch": code.get("branch", "none"),
+        "git.dirty": str(code.get("dirty", "unknown")).lower(),
+        "command": " ".join(facts["argv"]),
+        "dataset.fingerprint": data["fingerprint"],
+        "model.revision": experiment.model.revision or "none",
+        "hw": f"{experiment.hw.name} ({experiment.hw.device.value} x {experiment.hw.processes})",
+        "run_folder": str(run.path),
+        "grad_norm": "L2 norm of the whole gradient over all ranks, before clipping, of the trainable parameters",
+        **{f"version.{name}": version for name, version in facts["versions"].items()},
+    }
+
+
+def _derived(request: Request) -> dict[str, Any]:
+    cut = batch(request)
+    return {"batch.accumulation": cut.accumulation, "batch.processes": cut.processes}
+
+
+def _artifacts(run: RunDir) -> list[Path]:
+    return [run.config, run.command, run.record, run.freeze, run.diff, run.data]
+
+
+def _wait_for_data(run: RunDir, processes: Processes) -> None:
+    """Return when the data is ready; raise what the preparation or an early rank had to say."""
+    while processes.exit_code("prepare") is None and not faults.first(run):
+        time.sleep(0.05)
+    if processes.exit_code("prepare") or not run.data.exists():
+        raise faults.to_error(run, "prepare", processes.exit_code("prepare"))
+
+
+def _follow(run: RunDir, processes: Processes, tracker: Tracker, progress: Progress, name: str) -> None:
+    """Pass metrics on until the ranks have ended; a rank that fails may not leave the others waiting."""
+    offset, faulty_since = 0, None
+    while True:
+        code = processes.exit_code(name)
+        offset = _pass_on(run, offset, tracker, progress)
+        if faulty_since is None and faults.first(run):
+            faulty_since = time.monotonic()
+        if code is not None or (faulty_since and time.monotonic() - faulty_since > launch.AFTERMATH_S):
+            break
+        time.sleep(0.1)
+    if code != 0 or not run.result.exists():
+        raise faults.to_error(run, name, code)
+
+
+def _pass_on(run: RunDir, offset: int, tracker: Tracker, progress: Progress) -> int:
+    rows, offset = tracking.read_rows(run.metrics, offset)
+    tracker.send(rows)
+    progress.show(rows)
+    return offset
+
+
+def _finish(run: RunDir, tracker: Tracker, progress: Progress, outcome: str, message: str, started: float) -> None:
+    if outcome == "refused":
+        shutil.rmtree(run.path, ignore_errors=True)
+        return
+    status = {"finished": "FINISHED", "stopped": "KILLED"}.get(outcome, "FAILED")
+    tracker.close(status, {"outcome": outcome, **({"reason": message} if message else {})})
+    rundir.write_json(
+        run.status,
+        {
+            "state": outcome,
+            "reason": message,
+            "started": started,
+            "ended": time.time(),
+            "tracking_error": tracker.error,
+        },
+    )
+    progress.end(outcome, tracker)

@@ -1,0 +1,84 @@
+"""The tokenizer of a model, with the configured chat template and further tokens.
+
+transformers is imported inside the functions, and by its tokenizer module only: that takes under a second and leaves
+torch out, while AutoTokenizer takes three.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sft_exp.checkpoint import looks_local, not_loadable, resolve
+from sft_exp.errors import ConfigError
+from sft_exp.schema import Model, Weights
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+SHIPPED = Path(__file__).parent / "assets" / "tokenizer"
+FILES = ("tokenizer*", "*.jinja", "vocab.*", "merges.txt", "*tokens*.json", "config.json", "*.model", "*.py")
+
+
+def load_tokenizer(model: Model) -> "PreTrainedTokenizerFast":
+    """Load the tokenizer; a token that the vocabulary already has keeps its id and its kind."""
+    tokenizer = _load_plain(model)
+    if model.chat_template:
+        tokenizer.chat_template = _read_template(model.chat_template)
+    # As special tokens they would vanish from text decoded with skip_special_tokens=True.
+    tokenizer.add_tokens(new_tokens(model, tokenizer), special_tokens=False)
+    if tokenizer.pad_token is None:
+        # Harmless: padding is masked by length, not by id (`loss` never loses a real end token).
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def new_tokens(model: Model, tokenizer: "PreTrainedTokenizerFast | None" = None) -> list[str]:
+    """Those of `model.special_tokens` that the tokenizer as published does not have: their rows need a first value."""
+    known = (tokenizer or _load_plain(model)).get_vocab()
+    return [token for token in dict.fromkeys(model.special_tokens) if token not in known]
+
+
+def _load_plain(model: Model) -> "PreTrainedTokenizerFast":
+    """Read the files and change nothing. tokenizer.json is taken as it is; other formats need AutoTokenizer."""
+    name, folder = _locate(model)
+    try:
+        if (folder / "tokenizer.json").is_file() and not model.trust_remote_code:
+            from transformers.tokenization_utils_tokenizers import PreTrainedTokenizerFast
+
+            return PreTrainedTokenizerFast.from_pretrained(str(folder))
+        from transformers import AutoTokenizer
+
+        tokenizer: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(
+            str(folder), trust_remote_code=model.trust_remote_code
+        )
+        return tokenizer
+    except (OSError, ValueError) as error:
+        raise not_loadable("tokenizer", name, error) from error
+
+
+def _locate(model: Model) -> tuple[str, Path]:
+    """Return the tokenizer's name for messages and the local folder that holds its files."""
+    if model.tokenizer is None and model.weights is Weights.random:
+        return "the shipped tokenizer", SHIPPED
+    name = model.tokenizer or resolve(model)
+    if looks_local(name):
+        folder = Path(name).expanduser()
+        if not folder.is_dir():
+            field = "model.tokenizer" if model.tokenizer else "model.path"
+            raise ConfigError(f"{field}={name} is not a folder: give a folder with tokenizer.json, or a hub id.")
+        return name, folder
+    from huggingface_hub import snapshot_download
+
+    # One listing for all files: an unreachable hub then fails at once, not after five retries for each file.
+    # `revision` is the model's; a tokenizer of another repository is taken from its main branch.
+    revision = None if model.tokenizer else model.revision
+    try:
+        return name, Path(snapshot_download(name, revision=revision, allow_patterns=list(FILES)))
+    except (OSError, ValueError) as error:
+        raise not_loadable("tokenizer", name, error) from error
+
+
+def _read_template(path: str) -> str:
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise ConfigError(f"model.chat_template={path} is not a file: give the path of a jinja template.")
+    return file.read_text(encoding="utf-8")

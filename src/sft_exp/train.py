@@ -1,0 +1,136 @@
+"""Training in one rank, in one screen: arguments, tokenizer, data, model, trainer, fit, save."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import EarlyStoppingCallback, PreTrainedTokenizerFast
+from trl import SFTConfig
+
+from sft_exp import adapter, dataset, model, rundir
+from sft_exp.arguments import arguments
+from sft_exp.callbacks import Clock, Samples
+from sft_exp.errors import ConfigError
+from sft_exp.labels import chat_end_token
+from sft_exp.request import Request
+from sft_exp.rundir import RunDir
+from sft_exp.schema import Device, Dtype, Experiment, Precision
+from sft_exp.tokenizer import load_tokenizer, new_tokens
+from sft_exp.tracking import read_rows
+from sft_exp.worker import wait_for_data
+
+
+def train(request: Request, run: RunDir) -> None:
+    """Train as the run folder says and leave the final model and `result.json` in it."""
+    experiment = request.experiment
+    require_device(experiment)
+    wait_for_data(run)
+    data = rundir.read_json(run.data)
+    args = arguments(request, run, evaluates=data["eval_rows"] > 0)
+    if experiment.zero.stage > 0:
+        start_deepspeed(experiment)
+    tokenizer = load_tokenizer(experiment.model)
+    rows, held_out = load_rows(data)
+    network = load_network(experiment, tokenizer)
+    trainer = build(request, run, args, network, tokenizer, rows, held_out)
+    checkpoint = run.newest_checkpoint() if experiment.resume or run.checkpoints.exists() else None
+    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    if held_out is not None and not evaluated_last(trainer):
+        trainer.evaluate()
+    save(trainer, run)
+
+
+def require_device(experiment: Experiment) -> None:
+    """Refuse where torch would train on the CPU in silence though a GPU was asked for."""
+    if experiment.hw.device is not Device.cuda:
+        return
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            f"hw={experiment.hw.name} needs a GPU and torch {torch.__version__} cannot use one here: "
+            f"check the driver with nvidia-smi, or use hw.device=cpu."
+        )
+    major, minor = torch.cuda.get_device_capability()
+    built = [int(arch.partition("_")[2].rstrip("af")) for arch in torch.cuda.get_arch_list()]
+    if built and not any(arch // 10 == major and arch <= major * 10 + minor for arch in built):
+        raise ConfigError(
+            f"torch {torch.__version__} has no kernels for {torch.cuda.get_device_name()} (sm_{major}{minor}): "
+            f"install a build for an older CUDA, such as pip install torch --index-url .../whl/cu126."
+        )
+
+
+def start_deepspeed(experiment: Experiment) -> None:
+    """Start the process group as DeepSpeed wants it; left to itself it looks for MPI and fails in one process."""
+    import deepspeed
+
+    backend = "gloo" if experiment.hw.device is Device.cpu else "nccl"
+    deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False)
+
+
+def load_rows(data: dict[str, Any]) -> tuple[Dataset, Dataset | None]:
+    """Training rows and, where there are any, evaluation rows."""
+    folder = Path(data["folder"])
+    columns = ["input_ids", "labels"]
+    held_out = dataset.load(folder, "eval").select_columns(columns) if data["eval_rows"] else None
+    return dataset.load(folder, "train").select_columns(columns), held_out
+
+
+def load_network(experiment: Experiment, tokenizer: PreTrainedTokenizerFast) -> Any:
+    """The model with room for its tokens, the right end token and the chosen storage type."""
+    train, settings = experiment.train, experiment.model
+    dtype = {Dtype.auto: "float32"}.get(settings.dtype, settings.dtype.value)
+    compute = {Precision.bf16: "bfloat16", Precision.fp16: "float16"}.get(train.precision, "float32")
+    network = model.load_model(
+        settings, dtype=dtype, attention=settings.attention.value, seed=train.seed,
+        quantization=adapter.quantization(experiment.adapter, compute),
+    )  # fmt: skip
+    model.add_token_rows(network, tokenizer, new_tokens(settings))
+    end = chat_end_token(tokenizer)
+    if end is not None:
+        model.align_end_token(network, tokenizer, end)
+    return network
+
+
+def build(
+    request: Request,
+    run: RunDir,
+    args: SFTConfig,
+    network: Any,
+    tokenizer: PreTrainedTokenizerFast,
+    rows: Dataset,
+    held_out: Dataset | None,
+) -> Any:
+    """The trainer with its callbacks."""
+    from sft_exp.trainer import Trainer
+
+    experiment, train = request.experiment, request.experiment.train
+    added = tokenizer.convert_tokens_to_ids(experiment.model.special_tokens)
+    earlier = [row for row in read_rows(run.metrics)[0] if "train/tokens_seen" in row]
+    trainer = Trainer(
+        model=network, args=args, train_dataset=rows, eval_dataset=held_out, processing_class=tokenizer,
+        peft_config=adapter.lora_config(experiment.adapter, network, added),
+        request=request, run=run, tokens_seen=int(earlier[-1]["train/tokens_seen"]) if earlier else 0,
+    )  # fmt: skip
+    trainer.add_callback(Clock(trainer))
+    trainer.add_callback(Samples(train.sample_prompts, train.sample_tokens, tokenizer, run))
+    if train.early_stopping is not None:
+        trainer.add_callback(EarlyStoppingCallback(train.early_stopping))
+    return trainer
+
+
+def evaluated_last(trainer: Any) -> bool:
+    """Whether the last step was evaluated already."""
+    return any(
+        "eval_loss" in entry and entry["step"] == trainer.state.global_step for entry in trainer.state.log_history
+    )
+
+
+def save(trainer: Any, run: RunDir) -> None:
+    """Final model with tokenizer and generation settings, then the result, which marks the run as complete."""
+    trainer.save_model(str(run.model))
+    if trainer.is_world_process_zero():
+        # An adapter's folder has no generation settings of its own, and its model must stop too.
+        trainer.model.generation_config.save_pretrained(str(run.model))
+        rundir.write_json(run.result, trainer.summary())
+    sys.stdout.flush()

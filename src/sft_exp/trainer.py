@@ -1,0 +1,147 @@
+"""TRL's SFTTrainer with our meters, our log and fp32 adapters."""
+
+import json
+import math
+import time
+from typing import Any
+
+import torch
+from trl import SFTTrainer
+
+from sft_exp import adapter
+from sft_exp.meter import Meter, flops_per_token, peak_memory_gib, size
+from sft_exp.request import Request
+from sft_exp.rundir import RunDir, finite
+from sft_exp.schema import AdapterKind
+
+NAMES = {
+    "loss": "train/loss",
+    "grad_norm": "train/grad_norm",
+    "learning_rate": "train/learning_rate",
+    "epoch": "train/epoch",
+    "mean_token_accuracy": "train/token_accuracy",
+    "entropy": "train/entropy",
+    "eval_loss": "eval/loss",
+    "eval_mean_token_accuracy": "eval/token_accuracy",
+    "eval_entropy": "eval/entropy",
+    "eval_runtime": "eval/seconds",
+}
+"""The trainer's names -> the names in metrics.jsonl and MLflow."""
+
+
+class Trainer(SFTTrainer):  # type: ignore[misc]
+    """Counts tokens, writes `metrics.jsonl` on rank 0, keeps what is trained under an adapter in fp32."""
+
+    def __init__(self, *args: Any, request: Request, run: RunDir, tokens_seen: int, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.request, self.run = request, run
+        if request.experiment.adapter.kind is not AdapterKind.full and request.experiment.zero.stage == 0:
+            # TRL turns trainable parts of quantised models into bf16, which swallows small updates and has no
+            # gradient scaling in fp16. Under DeepSpeed the engine keeps fp32 copies of its own.
+            adapter.keep_trainable_float32(self.model)
+        self.meter = Meter(self.args.device, tokens_seen)
+        self.flops_per_token = flops_per_token(self.model)
+        self.parameters = sum(map(size, self.model.parameters()))
+        self.trainable = sum(size(p) for p in self.model.parameters() if p.requires_grad)
+
+    def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Count, then train."""
+        self.meter.count(inputs)
+        loss: torch.Tensor = super().training_step(model, inputs, *args, **kwargs)
+        return loss
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Evaluate off the clock."""
+        with self.meter.leave_out():
+            metrics: dict[str, float] = super().evaluate(*args, **kwargs)
+        return metrics
+
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        with self.meter.leave_out():
+            super()._save_checkpoint(*args, **kwargs)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Add throughput, memory and scaling to a training log and append it to `metrics.jsonl`."""
+        super().log(logs, start_time)
+        row = {NAMES[key]: value for key, value in logs.items() if key in NAMES}
+        if "train/loss" in row:
+            row |= self._throughput() | self._scaling()
+        elif "eval/loss" in row:
+            row.pop("train/epoch", None)
+        else:
+            return
+        if self.is_world_process_zero():
+            self._append({"step": self.state.global_step, "time_ms": int(time.time() * 1000), **row})
+
+    def _append(self, row: dict[str, Any]) -> None:
+        with self.run.metrics.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(finite(row)) + "\n")
+
+    def _throughput(self) -> dict[str, float]:
+        counts, seconds = self.meter.read()
+        steps = self.state.global_step - self._steps_read()
+        per_second = counts["tokens"] / seconds
+        row = {
+            "train/total_steps": self.state.max_steps,
+            "train/tokens_seen": self.meter.seen,
+            "train/trained_tokens": counts["trained"],
+            "perf/tokens_per_second": per_second,
+            "perf/samples_per_second": counts["samples"] / seconds,
+            "perf/step_seconds": seconds / max(steps, 1),
+            "perf/padding_share": 1 - counts["tokens"] / max(counts["slots"], 1),
+            "perf/peak_memory_gib": peak_memory_gib(self.args.device),
+        }
+        hw = self.request.experiment.hw
+        if hw.peak_tflops and self.args.device.type == "cuda":
+            row["perf/mfu"] = per_second * self.flops_per_token / (hw.peak_tflops * 1e12 * self.args.world_size)
+        return row
+
+    def _steps_read(self) -> int:
+        """Step of the last log before this one."""
+        before = [entry["step"] for entry in self.state.log_history[:-1] if "loss" in entry]
+        return int(before[-1]) if before else self._initial_global_step
+
+    def _scaling(self) -> dict[str, float]:
+        """Loss scale and skipped steps of fp16 training."""
+        if not self.args.fp16:
+            return {}
+        if self.is_deepspeed_enabled:
+            engine = self.deepspeed
+            return {"train/loss_scale": engine.optimizer.cur_scale, "train/skipped_steps": engine.skipped_steps}
+        scaler = self.accelerator.scaler
+        if scaler is None:
+            return {}
+        return {"train/loss_scale": scaler.get_scale(), "train/skipped_steps": self._skipped}
+
+    _skipped = 0
+
+    def count_skipped(self) -> None:
+        """Called after each optimizer step: remember those that the scaler left out."""
+        self._skipped += bool(self.accelerator.optimizer_step_was_skipped and not self.is_deepspeed_enabled)
+
+    def summary(self) -> dict[str, Any]:
+        """What `result.json` says, from all rows of `metrics.jsonl` (earlier parts of a resumed run included)."""
+        rows = [json.loads(line) for line in self.run.metrics.read_text(encoding="utf-8").splitlines()]
+        train = [row for row in rows if "train/loss" in row]
+        evals = [float(row["eval/loss"]) for row in rows if "eval/loss" in row]
+        # The first row holds start-up costs: compilation, allocation, the first batches of a cold loader.
+        speeds = sorted(float(row["perf/tokens_per_second"]) for row in train[1:] or train)
+        last = train[-1]
+        return {
+            "steps": self.state.global_step,
+            "total_steps": self.state.max_steps,
+            "loss_first": train[0]["train/loss"],
+            "loss_last": last["train/loss"],
+            "eval_loss": evals[-1] if evals else None,
+            "eval_loss_best": min((x for x in evals if math.isfinite(x)), default=None),
+            "grad_norm": last.get("train/grad_norm"),
+            "tokens_per_second": speeds[len(speeds) // 2],
+            "tokens_seen": last["train/tokens_seen"],
+            "mfu": last.get("perf/mfu"),
+            "peak_memory_gib": last["perf/peak_memory_gib"],
+            "peak_memory_of": "card" if self.args.device.type == "cuda" else "process",
+            "skipped_steps": last.get("train/skipped_steps"),
+            "parameters": self.parameters,
+            "trainable_parameters": self.trainable,
+            "stopped_early": bool(self.state.global_step < self.state.max_steps),
+        }
