@@ -7,7 +7,6 @@ import pytest
 import torch
 from datasets import Dataset
 from peft import PeftModel
-from test_model import build, tiny
 from transformers import AutoModelForCausalLM
 from trl import SFTConfig, SFTTrainer
 
@@ -16,6 +15,7 @@ from sft_exp.errors import ConfigError
 from sft_exp.model import add_token_rows, load_model
 from sft_exp.schema import Adapter, AdapterKind
 from sft_exp.tokenizer import load_tokenizer, new_tokens
+from test_model import build, tiny
 
 TOKENS = ["<chunk>", "</chunk>"]
 IDS = [2051, 2052]
@@ -28,7 +28,7 @@ def lora(kind: AdapterKind = AdapterKind.lora, **fields: Any) -> Adapter:
 
 
 def start(adapter: Adapter, folder: Path, *, dtype: str = "float32", tied: bool = True, rate: float = 1e-2) -> Any:
-    """A trainer on three rows that hold the added tokens, ready for two steps."""
+    """A trainer on four rows that hold the added tokens, ready for two steps."""
     model = tiny(tied=tied, special_tokens=TOKENS)
     network: Any = load_model(
         model, dtype=dtype, attention="sdpa", seed=1, quantization=quantization(adapter, "float32")
@@ -38,8 +38,8 @@ def start(adapter: Adapter, folder: Path, *, dtype: str = "float32", tied: bool 
     ids = tokenizer("<chunk>The capital of France is Paris.</chunk><|im_end|>").input_ids
     rows = Dataset.from_dict({"input_ids": [ids] * 4, "labels": [ids] * 4})
     arguments = SFTConfig(
-        output_dir=str(folder), max_steps=2, per_device_train_batch_size=2, learning_rate=rate, use_cpu=True, bf16=False,
-        report_to="none", save_strategy="no", disable_tqdm=True, activation_checkpointing=False, seed=1,
+        output_dir=str(folder), max_steps=2, per_device_train_batch_size=2, learning_rate=rate, use_cpu=True,
+        bf16=False, report_to="none", save_strategy="no", disable_tqdm=True, activation_checkpointing=False, seed=1,
         dataloader_pin_memory=False, warmup_steps=0, lr_scheduler_type="constant",
     )  # fmt: skip
     trainer: Any = SFTTrainer(

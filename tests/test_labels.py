@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer, processors
+from transformers import PreTrainedTokenizerFast
+
 from sft_exp.errors import ConfigError
 from sft_exp.labels import IGNORED, Encoded, Encoder, chat_end_token, encode
 from sft_exp.normalize import BadRow, Conversation, normalize
 from sft_exp.schema import Loss
-from tokenizers import Tokenizer, processors
-from transformers import PreTrainedTokenizerFast
 
 HERE = Path(__file__).parent
 ASSETS = HERE.parent / "src" / "sft_exp" / "assets" / "tokenizer"
@@ -44,7 +45,11 @@ def chat(*turns: str, system: str = "") -> Conversation:
 
 
 def enc(
-    conversation: Conversation, tokenizer: PreTrainedTokenizerFast, *, max_length: int = 4096, loss: Loss = Loss.assistant
+    conversation: Conversation,
+    tokenizer: PreTrainedTokenizerFast,
+    *,
+    max_length: int = 4096,
+    loss: Loss = Loss.assistant,
 ) -> Encoded:
     return encode(conversation, tokenizer, max_length=max_length, loss=loss)
 
@@ -238,6 +243,13 @@ def test_encoder_leaves_the_tokenizer_alone() -> None:
     encoder = Encoder(tokenizer, max_length=64, loss=Loss.assistant)
     encoder.encode([chat("<|im_end|>", "b"), chat("a", "b")])
     assert tokenizer.backend_tokenizer.to_str() == before and encoder.encode([]) == []
+
+
+def test_last_turn_closed_by_one_mark_more() -> None:
+    tokenizer = make("chatml")
+    tokenizer.chat_template += "{% if not add_generation_prompt %}{{ eos_token }}{% endif %}"
+    wanted = ["1<|im_end|>", "2<|im_end|>\n<|endoftext|>"]
+    assert spans(enc(chat("one", "1", "two", "2"), tokenizer), tokenizer) == wanted
 
 
 def test_broken_template_is_a_sentence() -> None:

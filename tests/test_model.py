@@ -37,7 +37,7 @@ def build(model: Model, dtype: str = "float32", seed: int = 1) -> Any:
 def test_random_model_has_shape_ids_and_type() -> None:
     state = torch.random.get_rng_state()
     network = build(tiny(), "bfloat16")
-    assert torch.equal(state, torch.random.get_rng_state())  # drawing weights does not shift anything else that is drawn
+    assert torch.equal(state, torch.random.get_rng_state())  # nothing else that is drawn is shifted
     assert network.num_parameters() == 566_400
     assert {parameter.dtype for parameter in network.parameters()} == {torch.bfloat16}
     config = network.config

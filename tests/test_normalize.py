@@ -7,6 +7,7 @@ import pickle
 from typing import Any
 
 import pytest
+
 from sft_exp.normalize import BadRow, Conversation, UnknownColumns, normalize
 
 ASK, SAY = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
@@ -14,9 +15,7 @@ SYSTEM = {"role": "system", "content": "s"}
 CALL = {"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
 
 
-def norm(
-    value: Any, role_map: dict[str, str] | None = None, columns: dict[str, str] | None = None
-) -> Conversation:
+def norm(value: Any, role_map: dict[str, str] | None = None, columns: dict[str, str] | None = None) -> Conversation:
     return normalize(value, role_map=role_map or {}, columns=columns or {})
 
 
@@ -54,10 +53,21 @@ def test_alpaca_joins_instruction_and_input() -> None:
 def test_roles() -> None:
     names = ["human", "GPT", "prompter", "bot", "user", "model", "human", "chatgpt", "observation", "assistant"]
     roles = [message["role"] for message in norm({"conversations": turns(*names)}).messages]
-    assert roles == ["user", "assistant", "user", "assistant", "user", "assistant", "user", "assistant", "tool", "assistant"]
+    assert roles == [
+        "user",
+        "assistant",
+        "user",
+        "assistant",
+        "user",
+        "assistant",
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
     mapped = norm({"conversations": turns("moderator", "human", "gpt")}, {"moderator": "system"})
     assert mapped.messages[0]["role"] == "system"
-    with pytest.raises(BadRow, match="'moderator'.*dataset.role_map.moderator=user"):
+    with pytest.raises(BadRow, match=r"'moderator'.*dataset\.role_map\.moderator=user"):
         norm({"conversations": turns("moderator", "human", "gpt")})
 
 

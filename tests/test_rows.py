@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
 from sft_exp import rows
 from sft_exp.errors import ConfigError
 from sft_exp.rows import Row, encoding, find_files, read_rows
@@ -75,7 +76,10 @@ def test_damaged_lines(tmp_path: Path, line: str, reason: str, detail: str) -> N
 
 
 def test_character_cut_by_the_end_of_the_file(tmp_path: Path) -> None:
-    assert [row.reason for row in read(tmp_path / "a.jsonl", '{"a": 1}\n{"a": "你'.encode()[:-1])] == [None, "invalid_json"]
+    assert [row.reason for row in read(tmp_path / "a.jsonl", '{"a": 1}\n{"a": "你'.encode()[:-1])] == [
+        None,
+        "invalid_json",
+    ]
     assert [row.reason for row in read(tmp_path / "a.csv", "a\nx\n你".encode()[:-1])] == [None, "invalid_text"]
 
 
@@ -92,7 +96,9 @@ def test_array(tmp_path: Path) -> None:
     assert values(read(path, '{"a": 1}\n{"a": 2}\n')) == [{"a": 1}, {"a": 2}]
 
 
-@pytest.mark.parametrize("text", ['[{"a": 1}, {"a": ', '[{"a": 1}, {"a": 2}', '[{"a": 1}, {b}]', '[{"a": 1}, ' + "[" * 9**5])
+@pytest.mark.parametrize(
+    "text", ['[{"a": 1}, {"a": ', '[{"a": 1}, {"a": 2}', '[{"a": 1}, {b}]', '[{"a": 1}, ' + "[" * 9**5]
+)
 def test_damaged_array_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigError, match=r"a\.json:[23] is not JSON"):
         read(tmp_path / "a.json", text)
@@ -100,7 +106,10 @@ def test_damaged_array_is_refused(tmp_path: Path, text: str) -> None:
 
 def test_csv(tmp_path: Path) -> None:
     found = read(tmp_path / "a.csv", 'q,a\r\n"say ""hi"", x","two\nlines"\r\n\r\n1,2,3\n4\n"x"y,1\n5,6\n"open,1')
-    assert [row.value for row in found if not row.reason] == [{"q": 'say "hi", x', "a": "two\nlines"}, {"q": "5", "a": "6"}]
+    assert [row.value for row in found if not row.reason] == [
+        {"q": 'say "hi", x', "a": "two\nlines"},
+        {"q": "5", "a": "6"},
+    ]
     assert [(row.place.number, row.reason) for row in found if row.reason] == [
         (2, "wrong_type"),
         (3, "wrong_type"),
@@ -139,8 +148,14 @@ def test_find_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("pattern", "message"),
-    [("nowhere.jsonl", "does not exist"), ("*.csv", "does not exist"), ("sub", "holds no data file")]
-    + [("a.txt", "convert"), ("sample:none.jsonl", "not shipped"), ("sample:../rows.py", "not shipped")],
+    [
+        ("nowhere.jsonl", "does not exist"),
+        ("*.csv", "does not exist"),
+        ("sub", "holds no data file"),
+        ("a.txt", "convert"),
+        ("sample:none.jsonl", "not shipped"),
+        ("sample:../rows.py", "not shipped"),
+    ],
 )
 def test_find_files_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str, message: str

@@ -11,7 +11,7 @@ from sft_exp.errors import ConfigError
 from sft_exp.schema import Model, Weights
 from sft_exp.tokenizer import SHIPPED, load_tokenizer, new_tokens
 
-CHAT = [
+CHAT: list[dict[str, Any]] = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "What is 1 + 1?"},
     {"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "add", "arguments": {"x": 1}}}]},
@@ -28,7 +28,9 @@ def render(tokenizer: Any, messages: list[dict[str, Any]], generate: bool = Fals
     return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=generate))
 
 
-@pytest.mark.parametrize("text", ["The capital of France is Paris.", "你好，世界", "żółw 🦙\u200b\x00\t \n\n  é", "\U0010ffff"])
+@pytest.mark.parametrize(
+    "text", ["The capital of France is Paris.", "你好，世界", "żółw 🦙\u200b\x00\t \n\n  é", "\U0010ffff"]
+)
 def test_shipped_tokenizer_returns_any_text(text: str) -> None:
     tokenizer = load_tokenizer(shipped())
     assert tokenizer.decode(tokenizer(text).input_ids) == text
@@ -108,9 +110,7 @@ def test_missing_pad_token_becomes_the_end_token(tmp_path: Path) -> None:
         ({}, "model.path is not set"),
     ],
 )
-def test_tokenizer_that_is_not_there(
-    monkeypatch: pytest.MonkeyPatch, fields: dict[str, str], sentence: str
-) -> None:
+def test_tokenizer_that_is_not_there(monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], sentence: str) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ConfigError, match=sentence) as caught:
         load_tokenizer(Model(**fields))

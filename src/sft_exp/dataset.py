@@ -159,7 +159,7 @@ def _file_source(config: Dataset) -> _Source:
                 identity.append([name, hashlib.file_digest(stream, "sha256").hexdigest()])
             if not name.endswith(".parquet") and (encoding := rows.encoding(file)) != "utf-8":
                 encodings[name] = encoding
-        except OSError as error:
+        except rows.UNREADABLE as error:
             raise ConfigError(f"dataset.path={file} cannot be read ({error}): copy or download it again") from error
 
     def read() -> Iterator[Row]:
@@ -238,7 +238,7 @@ def _fill(staging: Path, report: Prepared, config: Dataset, source: _Source, enc
 
 
 class _Chooser:
-    """Turns rows into distinct conversations and counts what is left out."""
+    """Turns distinct rows into conversations and counts what is left out."""
 
     def __init__(self, report: Prepared, config: Dataset) -> None:
         self._report = report
@@ -258,15 +258,19 @@ class _Chooser:
                 conversation = normalize.normalize(
                     row.value, role_map=self._config.role_map, columns=self._config.columns
                 )
+                key = _row_key(row.value)
+            except RecursionError:
+                self._report.drop(row.place, "invalid_json", "nested too deeply")
+                continue
             except BadRow as error:
                 self._note_columns(error)
                 self._report.drop(row.place, error.reason, error.detail)
                 continue
             self.recognised = True
-            if conversation.digest in self._seen:
+            if key in self._seen:
                 self._report.drop(row.place, "duplicate", "")
                 continue
-            self._seen.add(conversation.digest)
+            self._seen.add(key)
             yield row.place, conversation
 
     def _note_columns(self, error: BadRow) -> None:
@@ -274,6 +278,11 @@ class _Chooser:
             self.unknown_columns.update(dict.fromkeys(error.columns))
         else:
             self.recognised = True
+
+
+def _row_key(value: Any) -> bytes:
+    # The whole row: one that says the same under another id was meant to be there, and is split by content.
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).digest()
 
 
 def _chunks(items: Iterator[tuple[Place, Conversation]]) -> Iterator[list[tuple[Place, Conversation]]]:
@@ -391,14 +400,12 @@ def _no_end(report: Prepared, config: Dataset, encoder: Encoder) -> str:
 
 def split(digests: Sequence[bytes], fraction: float) -> list[bool]:
     """True for rows kept for evaluation: by content hash, so that a row stays on its side when others are added."""
-    hashes = [int.from_bytes(digest[:8]) / 2**64 for digest in digests]
-    held = [value < fraction for value in hashes]
-    if fraction > 0 and len(held) > 1:
-        if not any(held):
-            held[hashes.index(min(hashes))] = True
-        if all(held):
-            held[hashes.index(max(hashes))] = False
-    return held if len(held) > 1 else [False] * len(held)
+    distinct = sorted(set(digests))
+    if fraction <= 0 or len(distinct) < 2:
+        return [False] * len(digests)
+    count = sum(int.from_bytes(digest[:8]) < fraction * 2**64 for digest in distinct)
+    last = distinct[min(max(count, 1), len(distinct) - 1) - 1]  # one conversation at least on each side
+    return [digest <= last for digest in digests]
 
 
 def _batch(good: list[tuple[Place, Encoded]]) -> pa.RecordBatch:

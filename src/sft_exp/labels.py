@@ -214,7 +214,9 @@ class Encoder:
         is_last = number + 1 == len(messages)
         closed = text if is_last else self._render(messages[: number + 1], tools=conversation.tools)
         end = closed[self._find(messages[number], number, closed, start) :].rstrip()
-        return at + len(end) if text.startswith(end, at) else at
+        # Some templates close the last turn with one mark more than the others.
+        mark = next((mark for mark in (end, *end.split()[:1]) if text.startswith(mark, at)), "")
+        return at + len(mark)
 
     def _find(self, message: Message, number: int, text: str, start: int) -> int:
         """End of the message in the text; a template may drop a role, strip reasoning or leave out tool calls."""

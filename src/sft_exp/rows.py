@@ -29,6 +29,7 @@ _BOMS = {  # UTF-32 first: its mark begins like that of UTF-16
     codecs.BOM_UTF16_BE: "utf-16",
     codecs.BOM_UTF8: "utf-8-sig",
 }
+UNREADABLE = (OSError, EOFError, zlib.error)
 _CHUNK = 1 << 18
 _CUT = "\udcff"  # stands for a character that the end of the file cuts in two; makes the row bad wherever it lands
 
@@ -92,11 +93,11 @@ def read_rows(path: Path, name: str | None = None) -> Iterator[Row]:
     name = name or path.name
     suffix = Path(path.name.lower().removesuffix(".gz")).suffix
     reader: Callable[[Path, str], Iterator[Row]] = {".csv": _csv_rows, ".parquet": _parquet_rows}.get(suffix, _lines)
-    if suffix == ".json" and _first_character(path, name) == "[":
-        reader = _array_rows
     try:
+        if suffix == ".json" and _first_character(path, name) == "[":
+            reader = _array_rows
         yield from reader(path, name)
-    except (OSError, EOFError, zlib.error) as error:
+    except UNREADABLE as error:
         raise ConfigError(f"{name} cannot be read ({error}): copy or download it again") from error
 
 
