@@ -1,14 +1,13 @@
 """Every known format becomes the same conversation; everything else gets its reason."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from typing import Any
 
 import pytest
 
-from sft_exp.normalize import BadRow, Conversation, UnknownColumns, normalize
+from sft_exp.conversation import BadRow, Conversation, UnknownColumns
+from sft_exp.normalize import normalize
 
 ASK, SAY = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
 SYSTEM = {"role": "system", "content": "s"}

@@ -29,7 +29,9 @@ def arguments(request: Request, run: RunDir, *, evaluates: bool) -> SFTConfig:
         max_grad_norm=train.max_grad_norm,
         bf16=train.precision is Precision.bf16,
         fp16=train.precision is Precision.fp16,
-        gradient_checkpointing=train.gradient_checkpointing,
+        activation_checkpointing=train.gradient_checkpointing,
+        # TRL's own default is on, under the old name, which wins where the new one is not given.
+        gradient_checkpointing=None,
         packing=train.packing,
         max_length=experiment.dataset.max_length,
         seed=train.seed,

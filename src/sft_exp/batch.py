@@ -22,7 +22,10 @@ class Batch:
         return self.micro * self.accumulation * self.processes
 
     def __str__(self) -> str:
-        return f"{self.total} = {self.micro} per forward pass x {self.accumulation} accumulated x {self.processes} processes"
+        return (
+            f"{self.total} = {self.micro} per forward pass x {self.accumulation} accumulated x {self.processes} "
+            "processes"
+        )
 
 
 def split(global_batch: int, micro_batch: int | None, processes: int) -> Batch:

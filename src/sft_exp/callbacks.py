@@ -17,10 +17,18 @@ class Clock(TrainerCallback):  # type: ignore[misc]
         self.trainer = trainer
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
+        # Variables of the environment can make accelerate leave DeepSpeed out in silence: believe the engine only.
+        wanted, got = self.trainer.request.experiment.zero.stage, zero_stage(self.trainer.model_wrapped)
+        assert wanted == got, f"zero={wanted} was asked for and the engine runs stage {got}"
         self.trainer.meter.start()
 
     def on_optimizer_step(self, *_: Any, **__: Any) -> None:
         self.trainer.count_skipped()
+
+
+def zero_stage(engine: Any) -> int:
+    """Stage of a DeepSpeed engine, 0 for a plain or DistributedDataParallel model."""
+    return int(engine.zero_optimization_stage()) if hasattr(engine, "zero_optimization_stage") else 0
 
 
 class Samples(TrainerCallback):  # type: ignore[misc]
@@ -51,7 +59,7 @@ class Samples(TrainerCallback):  # type: ignore[misc]
                 return
         rundir.write_json(self.run.samples, {"samples": merged})
 
-    @torch.no_grad()
+    @torch.no_grad()  # type: ignore[untyped-decorator]
     def answer(self, model: Any) -> list[str]:
         """One answer for each prompt."""
         tokenizer, training = self.tokenizer, model.training

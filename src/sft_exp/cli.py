@@ -61,8 +61,13 @@ def unknown_command(word: str) -> str:
 def to_request(config: DictConfig, argv: list[str]) -> Request:
     """Typed request from a composed configuration; nothing below this function sees Hydra's objects."""
     # `+key=1` forces a key that the schema does not have past Hydra.
-    known, given = explain.known_keys(), flatten(OmegaConf.to_container(config))
-    unknown = [key for key in given if key not in known and not key.startswith(explain.OPEN)]
+    known, given = explain.known_keys(), OmegaConf.to_container(config)
+    assert isinstance(given, dict)
+    unknown = [
+        key
+        for key in flatten({str(key): value for key, value in given.items()})
+        if key not in known and not key.startswith(explain.OPEN)
+    ]
     if unknown:
         raise ConfigError(*(explain.unknown_key(key) for key in unknown))
     experiment = OmegaConf.to_object(config)

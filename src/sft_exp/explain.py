@@ -169,5 +169,8 @@ def _missing_file(text: str) -> str | None:
     if parse:
         override = re.search(r"parsing override '([^']*)'", text)
         what = override[1] if override else parse[0]
-        return f"cannot read the override {what}: write KEY=VALUE, with quotes around values that hold blanks, commas or brackets."
+        return (
+            f"cannot read the override {what}: write KEY=VALUE, with quotes around values that hold blanks, commas or "
+            "brackets."
+        )
     return None

@@ -38,7 +38,9 @@ def to_error(run: RunDir, process: str, code: int | None) -> SftExpError:
     died = _died(run) if process == "launcher" else None
     if fault and fault["mistake"]:
         return ConfigError(*str(fault["message"]).split("\n"))
-    if fault and (died is None or f"rank{died[0]}" == fault["process"]):
+    # A rank that was killed leaves no fault; those of the others then only say that they miss it.
+    killed = died is not None and not (run.faults / f"rank{died[0]}.json").exists()
+    if fault and not killed:
         return RunFailed(
             f"{fault['process']} failed with {fault['message'].splitlines()[0][:300]}\n{fault['traceback']}"
             f"logs: {run.logs}"

@@ -81,7 +81,7 @@ def added(experiment: Experiment, base: Mapping[str, str], port: int) -> dict[st
             "MASTER_PORT": str(port),
         }
     if hw.device is Device.cpu:
-        extra |= {"CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "true", "DS_ACCELERATOR": "cpu"}
+        extra |= {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
     elif hw.launcher is not Launcher.deepspeed or (hw.processes or 1) == 1:
         extra["CUDA_VISIBLE_DEVICES"] = visible(experiment, base)
     return extra

@@ -44,7 +44,7 @@ class Machine:
 
 
 def look() -> Machine:
-    """Read the driver through NVML and torch's build from its files: milliseconds, where importing torch takes seconds."""
+    """Read the driver through NVML and torch's build from its files, in milliseconds; importing torch takes seconds."""
     cards, driver, driver_cuda = _nvml()
     version, cuda = torch_build()
     return Machine(

@@ -78,8 +78,8 @@ def flops_per_token(model: torch.nn.Module) -> float:
     the activations, 2T for those of the weights (Kaplan et al. 2020, appendix B, where N = T gives 6N). The attention
     products and recomputation are left out. An untied input embedding is a lookup and not a product.
     """
-    head = model.get_output_embeddings()  # type: ignore[operator]
-    table = model.get_input_embeddings()  # type: ignore[operator]
+    head = model.get_output_embeddings()
+    table = model.get_input_embeddings()
     lookup = {id(p) for p in table.parameters()}
     if head is not None:
         lookup -= {id(p) for p in head.parameters()}

@@ -1,28 +1,18 @@
 """Build the language model, give new tokens their rows, and make what is saved stop at the chat's end token."""
 
-import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-
 import torch
 from transformers import (
-    AutoConfig,
     AutoModelForCausalLM,
     BitsAndBytesConfig,
-    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
-from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 
 from sft_exp.checkpoint import not_loadable, resolve, weights_problem
 from sft_exp.errors import ConfigError
+from sft_exp.random_weights import ROW_MULTIPLE, random_model, whole
 from sft_exp.schema import Model, Weights
-from sft_exp.tokenizer import load_tokenizer
 
-ROW_MULTIPLE = 64
-"""Matrix products over the vocabulary are slow for odd sizes; checkpoints of this family have multiples of 64."""
 NOISE = 0.1
 """Spread of a new row around the mean of its pieces, as a share of the pieces' own spread."""
 
@@ -35,7 +25,7 @@ def load_model(
     Under ZeRO-3 the SFTConfig must exist before, so that transformers builds the model in shards.
     """
     if model.weights is Weights.random:
-        return _random(model, dtype, attention, seed, quantization)
+        return random_model(model, dtype=dtype, attention=attention, seed=seed, quantization=quantization)
     if problem := weights_problem(model):
         raise ConfigError(problem)
     name = resolve(model)
@@ -53,49 +43,6 @@ def load_model(
         raise not_loadable("model", name, error) from error
 
 
-def _random(
-    model: Model, dtype: str, attention: str, seed: int, quantization: BitsAndBytesConfig | None
-) -> PreTrainedModel:
-    """Draw the weights in `dtype` directly; equal on all ranks: each draws from the seed, under ZeRO-3 rank 0 does."""
-    if quantization is not None:
-        return _random_quantized(model, dtype, attention, seed, quantization)
-    cuda = [int(os.environ.get("LOCAL_RANK", "0"))] if torch.cuda.is_available() else []
-    # The card draws 7B values in seconds, a processor needs minutes; ZeRO-3 chooses the device itself.
-    device: AbstractContextManager[object] = torch.device("cuda", cuda[0]) if cuda else nullcontext()
-    with torch.random.fork_rng(devices=cuda), nullcontext() if is_deepspeed_zero3_enabled() else device:
-        torch.manual_seed(seed)
-        return AutoModelForCausalLM.from_config(_config(model), dtype=dtype, attn_implementation=attention)
-
-
-def _random_quantized(
-    model: Model, dtype: str, attention: str, seed: int, quantization: BitsAndBytesConfig
-) -> PreTrainedModel:
-    """Only loading quantises, so the drawn weights take the way over a temporary folder."""
-    if is_deepspeed_zero3_enabled():
-        raise ConfigError("model.weights=random with adapter=qlora cannot be built under zero=3: use zero=2 or lora.")
-    with tempfile.TemporaryDirectory() as folder:
-        _random(model, dtype, attention, seed, None).save_pretrained(folder)
-        return AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, attn_implementation=attention, quantization_config=quantization
-        )
-
-
-def _config(model: Model) -> PretrainedConfig:
-    shape = {name: getattr(model.shape, name) for name in model.shape.__dataclass_fields__}
-    if missing := [name for name, value in shape.items() if value is None]:
-        raise ConfigError(f"model.weights=random needs model.shape.{', model.shape.'.join(missing)}: set them.")
-    tokenizer = load_tokenizer(model)
-    published = max(tokenizer.get_vocab().values()) + 1
-    # Rows for configured tokens are added by `add_token_rows`, but the tokenizer's own must fit.
-    if shape["vocab_size"] < published - len(model.special_tokens):
-        raise ConfigError(
-            f"model.shape.vocab_size={shape['vocab_size']} is less than the tokenizer's {published} tokens: "
-            f"set it to {_rounded(published)}, or set model.tokenizer to a smaller one."
-        )
-    ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
-    return AutoConfig.for_model(shape.pop("model_type"), **shape, **ids)
-
-
 def add_token_rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, added: list[str]) -> None:
     """Make room for the whole vocabulary and set the rows of the `added` tokens to the mean of their pieces' rows.
 
@@ -111,7 +58,7 @@ def add_token_rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, a
     if (head := model.get_output_embeddings()) is not None and head.weight is not weights[0]:
         weights.append(head.weight)
     for weight in weights:
-        with _whole(weight) as ours, torch.no_grad():
+        with whole(weight) as ours, torch.no_grad():
             if ours:
                 _set_rows(weight, pieces, old_rows)
 
@@ -135,18 +82,6 @@ def _pieces(tokenizer: PreTrainedTokenizerFast, token: str) -> list[int]:
     return [piece.id for word in words for piece in backend.model.tokenize(word)]
 
 
-@contextmanager
-def _whole(weight: torch.Tensor) -> Iterator[bool]:
-    """Under ZeRO-3 put the shards together; yields whether this rank writes (rank 0's values go to all)."""
-    if not hasattr(weight, "ds_id"):
-        yield True
-        return
-    import deepspeed
-
-    with deepspeed.zero.GatheredParameters(weight, modifier_rank=0):
-        yield torch.distributed.get_rank() == 0
-
-
 def align_end_token(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, end_id: int) -> None:
     """Let `generate`, and every loader of what is saved, stop at `end_id`, the token that ends a chat turn.
 
@@ -160,7 +95,3 @@ def align_end_token(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, 
     config.pad_token_id = generation.pad_token_id = tokenizer.pad_token_id
     # The trainer copies the tokenizer's end token back to the model, so it must agree.
     tokenizer.eos_token = tokenizer.convert_ids_to_tokens(end_id)
-
-
-def _rounded(rows: int) -> int:
-    return -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE

@@ -17,7 +17,7 @@ def prepare(run: RunDir) -> None:
     if experiment.model.gguf:
         checkpoint.resolve(experiment.model)
     tokenizer = load_tokenizer(experiment.model)
-    prepared = dataset.prepare(experiment.dataset, tokenizer, cache=checkpoint.cache_folder() / "data", seed=experiment.train.seed)
+    prepared = dataset.prepare(experiment.dataset, tokenizer, cache=checkpoint.cache_folder() / "data")
     rundir.write_json(run.data, prepared)
 
 

@@ -17,8 +17,12 @@ PACKAGES = (
     "sft_exp", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "deepspeed", "bitsandbytes",
     "tokenizers", "mlflow", "hydra-core", "omegaconf",
 )  # fmt: skip
-VARIABLES = re.compile(r"(CUDA|NCCL|OMP|MKL|TORCH|PYTORCH|GLOO|DS|ACCELERATE)_\w+|HF_(ENDPOINT|HOME|HUB_OFFLINE|HUB_CACHE|DATASETS_\w+)"
-                       r"|TRANSFORMERS_OFFLINE|TOKENIZERS_PARALLELISM|(https?|all|no)_proxy", re.I)  # fmt: skip
+VARIABLES = re.compile(
+    r"(CUDA|NCCL|OMP|MKL|TORCH|PYTORCH|GLOO|DS|ACCELERATE)_\w+"
+    r"|HF_(ENDPOINT|HOME|HUB_OFFLINE|HUB_CACHE|DATASETS_\w+)|TRANSFORMERS_OFFLINE|TOKENIZERS_PARALLELISM"
+    r"|(https?|all|no)_proxy",
+    re.I,
+)
 """Variables worth recording; everything else stays out, since an environment holds secrets."""
 DIFF_LIMIT = 5_000_000
 """Characters of a diff that are kept."""

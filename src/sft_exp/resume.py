@@ -9,7 +9,7 @@ from typing import Any
 from sft_exp import check, rundir
 from sft_exp.errors import ConfigError
 from sft_exp.machine import Machine
-from sft_exp.request import Request, from_plain, read
+from sft_exp.request import Request, from_plain, read, to_plain
 from sft_exp.rundir import RunDir
 from sft_exp.schema import Experiment
 
@@ -64,7 +64,7 @@ def _value(experiment: Experiment, key: str) -> Any:
 
 def apply(experiment: Experiment, changes: dict[str, Any]) -> Experiment:
     """A copy of the experiment with dotted keys changed."""
-    plain = rundir.requests.to_plain(experiment)
+    plain = to_plain(experiment)
     for key, value in changes.items():
         group, _, field = key.partition(".")
         plain[group][field] = value

@@ -40,7 +40,10 @@ def unreachable(tracking: Tracking, timeout_s: float = 3.0) -> str | None:
         socket.create_connection((parts.hostname, port), timeout_s).close()
     except OSError as error:
         address = f"{parts.scheme}://{parts.hostname}:{port}"
-        return f"the tracking server {address} does not answer ({error}): start it, or use tracking.uri=null or tracking=none."
+        return (
+            f"the tracking server {address} does not answer ({error}): start it, or use tracking.uri=null or "
+            "tracking=none."
+        )
     return None
 
 
@@ -64,7 +67,8 @@ def client(tracking: Tracking) -> "tuple[MlflowClient, str]":
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
     import logging
 
-    logging.getLogger("alembic").setLevel(logging.WARNING)
+    for name in ("alembic", "mlflow.store.db.utils"):  # a page of migrations for each new database
+        logging.getLogger(name).setLevel(logging.WARNING)
     from mlflow import MlflowClient
 
     uri = tracking.uri or ""
@@ -80,7 +84,7 @@ def client(tracking: Tracking) -> "tuple[MlflowClient, str]":
 
 
 def params(request: Request, derived: dict[str, Any]) -> dict[str, str]:
-    """Flat parameters under stable dotted names: the chosen options, every value that is set, and what follows from it."""
+    """Flat parameters under stable dotted names: chosen options, every value that is set, what follows from it."""
     experiment = to_plain(request.experiment)
     flat = {f"option.{group}": request.choices[group] for group in experiment if group in request.choices}
     for key, value in {**flatten(experiment), **derived}.items():

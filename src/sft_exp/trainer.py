@@ -39,6 +39,8 @@ class Trainer(SFTTrainer):  # type: ignore[misc]
             # TRL turns trainable parts of quantised models into bf16, which swallows small updates and has no
             # gradient scaling in fp16. Under DeepSpeed the engine keeps fp32 copies of its own.
             adapter.keep_trainable_float32(self.model)
+        self._eval_sums = torch.zeros(2, dtype=torch.float64)
+        """Summed loss and trained tokens of the evaluation that is on."""
         self.meter = Meter(self.args.device, tokens_seen)
         self.flops_per_token = flops_per_token(self.model)
         self.parameters = sum(map(size, self.model.parameters()))
@@ -56,12 +58,33 @@ class Trainer(SFTTrainer):  # type: ignore[misc]
             metrics: dict[str, float] = super().evaluate(*args, **kwargs)
         return metrics
 
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """In evaluation, remember loss and trained tokens of each row besides."""
+        if self.model.training:
+            return super().compute_loss(model, inputs, *args, **kwargs)
+        outputs: list[Any] = []
+
+        def forward(**given: Any) -> Any:
+            outputs.append(model(**given))
+            return outputs[-1]
+
+        loss = super().compute_loss(forward, inputs, *args, **kwargs)
+        rows = torch.stack([-outputs[0].log_probs.float().sum(-1), outputs[0].label_mask.float().sum(-1)], dim=-1)
+        # Rows that were repeated to give every rank as many batches are dropped here.
+        self._eval_sums += self.accelerator.gather_for_metrics(rows).double().sum(0).cpu()
+        return loss
+
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         with self.meter.leave_out():
             super()._save_checkpoint(*args, **kwargs)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add throughput, memory and scaling to a training log and append it to `metrics.jsonl`."""
+        if "eval_loss" in logs:
+            # The trainer averages the means of batches, which depends on how rows are batched; this is the mean over
+            # tokens, the same for every batch size and number of ranks.
+            logs["eval_loss"] = float(self._eval_sums[0] / self._eval_sums[1].clamp(min=1))
+            self._eval_sums = torch.zeros(2, dtype=torch.float64)
         super().log(logs, start_time)
         row = {NAMES[key]: value for key, value in logs.items() if key in NAMES}
         if "train/loss" in row:

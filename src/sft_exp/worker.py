@@ -1,4 +1,4 @@
-"""`python -m sft_exp.worker RUN_DIR`: one rank. It knows its run folder and what the launcher put into the environment."""
+"""`python -m sft_exp.worker RUN_DIR`: one rank, which knows its run folder and what the launcher tells it."""
 
 import os
 import sys

@@ -1,0 +1,1 @@
+"""Cross-field rules, one file per group; `check` calls them all."""

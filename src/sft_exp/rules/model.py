@@ -1,0 +1,32 @@
+"""Rules about the model."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from sft_exp import checkpoint, sizes
+from sft_exp.schema import Experiment, Weights
+
+
+def problems(experiment: Experiment) -> Iterator[str]:
+    """One sentence for each reason why the model cannot be built."""
+    model = experiment.model
+    if model.path is None and model.gguf is None and model.weights is Weights.pretrained:
+        yield "the model has neither path nor weights=random: set model.path=FOLDER_OR_HUB_ID."
+    if model.weights is Weights.random and (missing := sizes.missing(model.shape)):
+        yield (
+            f"model.weights=random needs the architecture's numbers: set model.shape.{missing[0]} ({len(missing)} "
+            "missing)."
+        )
+    if sentence := checkpoint.weights_problem(model):
+        yield sentence
+    if model.chat_template and not Path(model.chat_template).is_file():
+        yield f"model.chat_template={model.chat_template} is not there: give a jinja file."
+    if model.trust_remote_code and not re.fullmatch(r"[0-9a-f]{40}", model.revision or ""):
+        yield (
+            "model.trust_remote_code=true runs code from the hub, which may change under "
+            f"model.revision={model.revision}: "
+            f"pin it with model.revision=COMMIT (40 hexadecimal digits)."
+        )
+    if len(set(model.special_tokens)) < len(model.special_tokens) or not all(model.special_tokens):
+        yield f"model.special_tokens={model.special_tokens} holds an empty or repeated token: list each once."

@@ -1,0 +1,69 @@
+"""Rules about the training loop."""
+
+from collections.abc import Iterator
+
+from sft_exp import batch, extra
+from sft_exp.explain import closest
+from sft_exp.schema import Experiment
+
+SCHEDULERS = (
+    "linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt",
+    "reduce_lr_on_plateau", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay", "greedy",
+)  # fmt: skip
+"""Values of transformers.SchedulerType; a test compares them."""
+
+
+def problems(experiment: Experiment) -> Iterator[str]:
+    """One sentence for each number that does not fit."""
+    train, processes = experiment.train, experiment.hw.processes or 1
+    if sentence := batch.problem(train.global_batch, train.micro_batch, processes):
+        yield sentence
+    for key, least in (("learning_rate", 0.0), ("epochs", 0.0)):
+        if not getattr(train, key) > least:
+            yield f"train.{key}={getattr(train, key)} must be more than {least:g}."
+    for key in (
+        "max_steps",
+        "logging_steps",
+        "eval_steps",
+        "save_steps",
+        "save_total_limit",
+        "early_stopping",
+        "sample_tokens",
+    ):
+        value = getattr(train, key)
+        if value is not None and value < 1:
+            yield f"train.{key}={value} must be at least 1."
+    for key in ("warmup", "weight_decay", "max_grad_norm", "seed"):
+        if getattr(train, key) < 0:
+            yield f"train.{key}={getattr(train, key)} must not be negative."
+    if train.scheduler not in SCHEDULERS:
+        yield (
+            f"train.scheduler={train.scheduler} is not a schedule.{closest(train.scheduler, SCHEDULERS)} Schedules: "
+            f"{', '.join(SCHEDULERS)}."
+        )
+    yield from _evaluation(experiment)
+    yield from extra.problems(train.extra)
+
+
+def _evaluation(experiment: Experiment) -> Iterator[str]:
+    train = experiment.train
+    wants = [name for name in ("early_stopping", "load_best") if getattr(train, name)]
+    if experiment.dataset.eval_fraction == 0:
+        for name in [*wants, *(["eval_steps"] if train.eval_steps else [])]:
+            yield f"train.{name} needs evaluation rows and dataset.eval_fraction is 0: set it to a share such as 0.05."
+    for name in wants:
+        if train.eval_steps is None:
+            yield f"train.{name} compares evaluations: set train.eval_steps."
+    for name in ("eval_steps", "save_steps"):
+        value = getattr(train, name)
+        if value is not None and train.max_steps is not None and value > train.max_steps:
+            yield (
+                f"train.{name}={value} is never reached in train.max_steps={train.max_steps}: use {train.max_steps} "
+                "or less, or null."
+            )
+    if wants and train.eval_steps and train.save_steps and train.save_steps % train.eval_steps:
+        nearest = max(1, round(train.save_steps / train.eval_steps)) * train.eval_steps
+        yield (
+            f"train.save_steps={train.save_steps} is no multiple of train.eval_steps={train.eval_steps}, which "
+            f"{wants[0]} needs: use {nearest}."
+        )

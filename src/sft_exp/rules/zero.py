@@ -1,0 +1,42 @@
+"""Rules about DeepSpeed."""
+
+import importlib.util
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from sft_exp import zero
+from sft_exp.schema import Experiment, Launcher
+
+
+def problems(experiment: Experiment) -> Iterator[str]:
+    """One sentence for each reason why the ZeRO stage cannot run as asked."""
+    stage = experiment.zero
+    if not 0 <= stage.stage <= 3:
+        yield f"zero.stage={stage.stage} is not a stage: use 0, 1, 2 or 3."
+    if stage.stage == 0:
+        if stage.offload_optimizer or stage.offload_param or stage.extra or stage.pin_memory:
+            yield (
+                "zero=0 runs without DeepSpeed, so offload, pin_memory and zero.extra have no effect: use "
+                "zero=2_offload or 3_offload."
+            )
+        if experiment.hw.launcher is Launcher.deepspeed:
+            yield "hw.launcher=deepspeed needs a ZeRO stage: use zero=1, 2 or 3, or hw.launcher=torchrun."
+        return
+    if stage.offload_param and stage.stage != 3:
+        yield f"zero.offload_param needs stage 3 and zero.stage is {stage.stage}: use zero=3_offload."
+    if stage.stage == 3 and experiment.model.special_tokens:
+        yield (
+            "model.special_tokens cannot be added under zero=3, which splits the embedding before it can grow: use "
+            "zero=2."
+        )
+    for program in ("g++", "ninja"):
+        if shutil.which(program) is None and not (Path(sys.prefix) / "bin" / program).exists():
+            yield (
+                f"DeepSpeed compiles small extensions and {program} is not on PATH: install it (apt install g++; pip "
+                "install ninja)."
+            )
+    if importlib.util.find_spec("deepspeed") is None:
+        yield f"zero={stage.stage} needs the package deepspeed: pip install deepspeed."
+    yield from zero.conflicts(stage)
