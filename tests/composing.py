@@ -1,6 +1,7 @@
 """Typed requests composed from the shipped configuration, and cards that no machine here needs to have."""
 
 import copy
+import dataclasses
 import functools
 from typing import Protocol
 
@@ -30,11 +31,7 @@ class Compose(Protocol):
 
 def machine(card: str, count: int = 1, *, driver_cuda: float = 13.0, torch_cuda: float | None = 13.0) -> Machine:
     """A machine with so many equal cards."""
-    kind = CARDS[card]
-    cards = [
-        Card(index=index, name=kind.name, capability=kind.capability, memory_gib=kind.memory_gib)
-        for index in range(count)
-    ]
+    cards = [dataclasses.replace(CARDS[card], index=index, uuid=f"GPU-{index}") for index in range(count)]
     return Machine(
         cards=cards, driver="580.95", driver_cuda=driver_cuda, torch="2.13.0", torch_cuda=torch_cuda, cores=32
     )

@@ -5,8 +5,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import composing
 import pytest
+
+import composing
 
 LEFTOVERS = re.compile(
     r"(CUDA|NCCL|MLFLOW|HF|HUGGINGFACE|TRANSFORMERS|HYDRA|SFT_EXP|DEEPSPEED|DS|ACCELERATE|FSDP|TORCH|PYTORCH|OMP|MKL"

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from composing import GROUPS, Compose, options
 
+from composing import GROUPS, Compose, options
 from sft_exp import cli, extra, schema
 from sft_exp.request import to_plain
 from sft_exp.rules.train import SCHEDULERS

@@ -1,10 +1,11 @@
 """The command line, and the only user of Hydra beside sweep.py: overrides in, one typed Experiment out."""
 
 import contextlib
+import datetime
 import os
 import re
-import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from sft_exp import explain, plan, run, schema, sweep, ui
 from sft_exp.errors import ConfigError, SftExpError, report
@@ -83,24 +85,40 @@ def to_request(config: DictConfig, argv: list[str]) -> Request:
 
 
 def compose(argv: list[str]) -> tuple[list[Request], Path | None]:
-    """Let Hydra compose: one request, or one for each job of a sweep and the sweep's folder.
+    """Let Hydra compose: one request, or one for each job of a sweep and the folder that the sweep may make.
 
     Hydra does nothing else. What runs, runs after it has returned, so that its folders, logs and error handling
     have no part in it; and every job of a sweep is composed before the first one starts.
     """
     requests: list[Request] = []
-    folders: list[Path] = []
+    errors: list[Exception] = []
+    modes: list[RunMode | None] = []
 
     @hydra.main(version_base=None, config_path=str(conf_dir()), config_name="config")
     def task(config: DictConfig) -> None:
-        requests.append(to_request(config, argv))
-        if HydraConfig.get().mode is RunMode.MULTIRUN:
-            folders.append(Path(HydraConfig.get().sweep.dir).absolute())
+        modes.append(HydraConfig.get().mode)
+        try:
+            requests.append(to_request(config, argv))
+        except Exception as error:  # Hydra adds a line of its own to whatever leaves this function
+            errors.append(error)
 
     schema.register()
-    with hydra_raises():
-        task()
-    return requests, folders[0] if folders else None
+    # Hydra makes a sweep's folder before it has composed the jobs, some of which may be refused: let it make another.
+    with hydra_raises(), tempfile.TemporaryDirectory() as elsewhere:
+        os.environ["SFT_EXP_SWEEP_DIR"] = elsewhere  # read by config.yaml
+        try:
+            task()
+        except (ValueError, YAMLError) as error:
+            raise ConfigError(explain.explain(error)) from error
+        finally:
+            del os.environ["SFT_EXP_SWEEP_DIR"]
+    if errors:
+        raise errors[0]
+    if RunMode.MULTIRUN not in modes:
+        return requests, None
+    now = datetime.datetime.now()
+    outputs = Path(requests[0].experiment.outputs).expanduser().absolute()
+    return requests, outputs / f"{now:%Y-%m-%d}" / f"{now:%H%M%S_%f}-sweep"
 
 
 @contextlib.contextmanager
@@ -126,7 +144,6 @@ def start(argv: list[str]) -> None:
     elif command == "train":
         sweep.run(requests, sweep_folder)
     else:
-        shutil.rmtree(sweep_folder)
         for number, request in enumerate(requests):
             print(f"\n--- job {number}: {' '.join(request.overrides)}")
             COMMANDS[command](request)

@@ -90,8 +90,12 @@ def unknown_key(key: str, where: str = "") -> str:
 
 def explain(error: BaseException) -> str:
     """The sentence for an error and its causes."""
-    text = "\n".join(str(link) for link in _chain(error))
-    for reader in (_option, _bad_key, _bad_value, _group, _missing_file):
+    links = _chain(error)
+    typed = next((getattr(link, "override", None) for link in links), None)  # of Hydra's OverrideParseException
+    if typed:
+        return f"cannot read {typed}: write KEY=VALUE, with quotes around values that hold blanks, commas or brackets."
+    text = "\n".join(str(link) for link in links)
+    for reader in (_option, _bad_key, _bad_value, _group, _no_name):
         sentence = reader(text)
         if sentence:
             return sentence
@@ -130,6 +134,8 @@ def _bad_value(text: str) -> str | None:
     key = re.search(r"full_key: (\S+)", text)
     if not key:
         return None
+    if "is not in struct" in text:
+        return f"{key[1]} is a key of your own, which is added and not changed: write +{key[1]}=VALUE."
     choice = re.search(r"Invalid value '([^']*)', expected one of \[([^\]]*)\]", text)
     if choice:
         options = choice[2].split(", ")
@@ -164,13 +170,12 @@ def _group(text: str) -> str | None:
     return None
 
 
-def _missing_file(text: str) -> str | None:
-    parse = re.search(r"(?:no viable alternative|mismatched input|token recognition error|extraneous input).*", text)
-    if parse:
-        override = re.search(r"parsing override '([^']*)'", text)
-        what = override[1] if override else parse[0]
-        return (
-            f"cannot read the override {what}: write KEY=VALUE, with quotes around values that hold blanks, commas or "
-            "brackets."
-        )
-    return None
+def _no_name(text: str) -> str | None:
+    match = re.search(r"(?:Config group override must be a string|Unsupported item value in defaults ?:).*", text)
+    if not match:
+        return None
+    kind = re.search(r"\b(int|float|bool|NoneType)\b", match[0])
+    return (
+        f"a group's option must be a name and one is of type {kind[1] if kind else 'unknown'}: "
+        'write GROUP=OPTION, with quotes around a number (zero: "2" in a file, hw="\'4090\'" in a shell).'
+    )

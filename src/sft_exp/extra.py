@@ -13,6 +13,7 @@ SOURCES = ("trl/trainer/sft_config.py", "trl/trainer/base_config.py", "transform
 
 OWNED = {
     "output_dir": "outputs",
+    "run_name": "name",
     "per_device_train_batch_size": "train.micro_batch",
     "per_device_eval_batch_size": "train.micro_batch",
     "gradient_accumulation_steps": "train.global_batch",
@@ -31,8 +32,10 @@ OWNED = {
     "activation_checkpointing": "train.gradient_checkpointing",
     "packing": "train.packing",
     "seed": "train.seed",
+    "data_seed": "train.seed",
     "logging_steps": "train.logging_steps",
     "logging_strategy": "train.logging_steps",
+    "logging_first_step": "nothing: the first step is always logged",
     "logging_nan_inf_filter": "nothing: NaN is always shown",
     "eval_steps": "train.eval_steps",
     "eval_strategy": "train.eval_steps",
@@ -41,7 +44,9 @@ OWNED = {
     "save_total_limit": "train.save_total_limit",
     "load_best_model_at_end": "train.load_best",
     "metric_for_best_model": "train.load_best",
+    "greater_is_better": "train.load_best",
     "use_cpu": "hw.device",
+    "ddp_backend": "hw.device",
     "deepspeed": "zero",
     "report_to": "tracking",
     "max_length": "dataset.max_length",

@@ -23,7 +23,13 @@ def resolve(hw: Hw, machine: Machine, global_batch: int) -> Hw:
     processes = hw.processes or _processes(hw, machine, device, global_batch)
     precision = _precision(hw) if device is Device.cuda else Precision.fp32
     threads = hw.threads or max(1, machine.cores // processes)
-    return dataclasses.replace(hw, device=device, processes=processes, precision=precision, threads=threads)
+    devices = hw.devices
+    if device is Device.cuda and devices is None and len(cards) >= processes:
+        # Named, since not every launcher respects CUDA_VISIBLE_DEVICES.
+        devices = [card.index for card in cards[:processes]]
+    return dataclasses.replace(
+        hw, device=device, processes=processes, devices=devices, precision=precision, threads=threads
+    )
 
 
 def _from_cards(hw: Hw, machine: Machine) -> Hw:

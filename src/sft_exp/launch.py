@@ -35,9 +35,11 @@ def command(experiment: Experiment, folder: Path, port: int, python: str = sys.e
         return [python, "-m", *worker]
     launcher = experiment.hw.launcher
     if launcher is Launcher.deepspeed:
+        # `--num_gpus` would always take the first cards, whatever CUDA_VISIBLE_DEVICES says; on the CPU there are none.
         cards = ",".join(str(index) for index in experiment.hw.devices or range(count))
+        chosen = ["--include", f"localhost:{cards}"] if experiment.hw.device is Device.cuda else ["--num_gpus", str(count)]
         return [
-            python, "-m", "deepspeed.launcher.runner", "--include", f"localhost:{cards}", "--master_port", str(port),
+            python, "-m", "deepspeed.launcher.runner", *chosen, "--master_port", str(port),
             "--no_local_rank", "--module", *worker,
         ]  # fmt: skip
     if launcher is Launcher.accelerate:

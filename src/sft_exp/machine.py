@@ -16,6 +16,7 @@ class Card:
     name: str
     capability: float
     memory_gib: float
+    uuid: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +40,8 @@ class Machine:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         if visible is None:
             return self.cards
-        by_index = {str(card.index): card for card in self.cards}
-        return [by_index[item.strip()] for item in visible.split(",") if item.strip() in by_index]
+        names = {name: card for card in self.cards for name in (str(card.index), card.uuid)}
+        return [names[item.strip()] for item in visible.split(",") if item.strip() in names]
 
 
 def look() -> Machine:
@@ -77,6 +78,7 @@ def _card(index: int, handle: object) -> Card:
         index=index,
         name=str(pynvml.nvmlDeviceGetName(handle)),
         capability=float(f"{major}.{minor}"),
+        uuid=str(pynvml.nvmlDeviceGetUUID(handle)),
         memory_gib=round(pynvml.nvmlDeviceGetMemoryInfo(handle).total / 2**30, 1),
     )
 

@@ -23,7 +23,7 @@ def changed(request: Request, resolved: schema.Experiment) -> list[tuple[str, An
 
 
 def _source(request: Request, key: str) -> str:
-    typed = {override.partition("=")[0].lstrip("+~") for override in request.overrides}
+    typed = {override.partition("=")[0].lstrip("+~") for override in request.overrides} - request.choices.keys()
     if any(key == name or key.startswith(f"{name}.") for name in typed):
         return "command line"
     for group in ("sweep", "experiment"):

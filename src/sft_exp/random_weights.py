@@ -1,7 +1,6 @@
 """`model.weights=random`: the shape of a model with drawn weights, equal on all ranks and at every ZeRO stage."""
 
 import os
-import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -53,14 +52,20 @@ def draw(network: PreTrainedModel, seed: int) -> None:
 def _quantized(
     model: Model, dtype: str, attention: str, seed: int, quantization: BitsAndBytesConfig
 ) -> PreTrainedModel:
-    """Only loading quantises, so the drawn weights take the way over a temporary folder."""
+    """Only loading quantises, so the drawn weights are loaded as a checkpoint in memory."""
     if is_deepspeed_zero3_enabled():
         raise ConfigError("model.weights=random with adapter=qlora cannot be built under zero=3: use zero=2 or lora.")
-    with tempfile.TemporaryDirectory() as folder:
-        random_model(model, dtype=dtype, attention=attention, seed=seed, quantization=None).save_pretrained(folder)
-        return AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, attn_implementation=attention, quantization_config=quantization
-        )
+    drawn = random_model(model, dtype=dtype, attention=attention, seed=seed, quantization=None)
+    quantized = type(drawn).from_pretrained(
+        None,
+        config=drawn.config,
+        state_dict=drawn.state_dict(),
+        dtype=dtype,
+        attn_implementation=attention,
+        quantization_config=quantization,
+    )
+    assert isinstance(quantized, PreTrainedModel)
+    return quantized
 
 
 def _config(model: Model) -> PretrainedConfig:

@@ -61,7 +61,7 @@ def _micro(experiment: Experiment, processes: int | None) -> int | None:
 
 def _uri(experiment: Experiment, outputs: str) -> str | None:
     if experiment.tracking.kind is TrackingKind.none:
-        return None
+        return experiment.tracking.uri
     uri = experiment.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI")
     return uri or f"sqlite:///{outputs}/mlflow.db"
 

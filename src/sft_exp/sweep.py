@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import shutil
 import signal
 import subprocess
 import sys
@@ -39,8 +38,8 @@ def run(requests: list[Request], folder: Path) -> None:
     jobs = [_job(number, request, folder) for number, request in enumerate(requests)]
     _check_all(requests, jobs)
     if all(job.state == "refused" for job in jobs):
-        shutil.rmtree(folder)
         raise ConfigError(*dict.fromkeys(job.reason for job in jobs))
+    folder.mkdir(parents=True)
     parent = _open_parent(requests[0], jobs, folder)
     try:
         for job, request in zip(jobs, requests, strict=True):

@@ -1,0 +1,32 @@
+# setup: environment    demo: a first training run    test: the whole suite    check: what a contributor runs
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup demo test check format clean
+
+setup: .venv/ready
+
+.venv/ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 11) <= v < (3, 14) else f"Python {v[0]}.{v[1]} will not do: use 3.11 to 3.13, as in make PYTHON=python3.12 setup")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: setup
+	$(BIN)/python -m sft_exp experiment=demo
+
+test: setup
+	$(BIN)/python -m pytest
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -m "not slow and not gpu"
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist

@@ -1,0 +1,230 @@
+"""What is refused, what is warned about, and what passes, on machines that are only described here."""
+
+import importlib.util
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from composing import NO_CARDS, Compose, machine, options
+from sft_exp import check
+from sft_exp.errors import ConfigError
+from sft_exp.machine import Machine
+from sft_exp.resolve import resolve
+
+CPU = "model=tiny hw=cpu"
+GPU = machine("4090", 4)
+V100 = machine("v100")
+
+PROBLEMS: list[tuple[str, Machine, list[str]]] = [
+    # model
+    ("model.path=null model.gguf=null", NO_CARDS, ["model.path=FOLDER_OR_HUB_ID"]),
+    ("model=tiny model.shape.hidden_size=null", NO_CARDS, ["model.shape.hidden_size (1 missing)"]),
+    (f"{CPU} model.chat_template=no.jinja", NO_CARDS, ["no.jinja is not there"]),
+    (f"{CPU} model.trust_remote_code=true model.revision=main", NO_CARDS, ["model.revision=main"]),
+    (f"{CPU} model.special_tokens=[<a>,<a>]", NO_CARDS, ["['<a>', '<a>']"]),
+    (f"{CPU} model.special_tokens=['']", NO_CARDS, ["empty or repeated"]),
+    ("model.path=./none hw=cpu", NO_CARDS, ["none is not a folder"]),
+    # dataset
+    (f"{CPU} dataset=hub", NO_CARDS, ["ORG/NAME"]),
+    (f"{CPU} dataset.path=sample:none.jsonl", NO_CARDS, ["sample:none.jsonl is not shipped"]),
+    (f"{CPU} dataset.max_length=1", NO_CARDS, ["dataset.max_length=1"]),
+    (f"{CPU} dataset.max_length=4096", NO_CARDS, ["dataset.max_length=4096", "2048"]),
+    (f"{CPU} dataset.eval_fraction=1", NO_CARDS, ["dataset.eval_fraction=1"]),
+    (f"{CPU} dataset.max_bad_fraction=-0.1", NO_CARDS, ["dataset.max_bad_fraction=-0.1"]),
+    (f"{CPU} dataset.limit=0", NO_CARDS, ["dataset.limit=0"]),
+    (f"{CPU} dataset.num_proc=0", NO_CARDS, ["dataset.num_proc=0"]),
+    # adapter
+    (f"{CPU} adapter.r=8", NO_CARDS, ["adapter.r=8 has no effect with adapter=full"]),
+    (f"{CPU} adapter=lora adapter.quant_type=nf4", NO_CARDS, ["adapter.quant_type=nf4 has no effect"]),
+    (f"{CPU} adapter=lora adapter.r=null", NO_CARDS, ["adapter=lora needs adapter.r"]),
+    (f"{CPU} adapter=lora adapter.r=0", NO_CARDS, ["adapter.r=0"]),
+    (f"{CPU} adapter=lora adapter.dropout=1", NO_CARDS, ["adapter.dropout=1"]),
+    (f"{CPU} adapter=qlora adapter.quant_type=int4", NO_CARDS, ["adapter.quant_type=int4", "nf4 or fp4"]),
+    # zero
+    (f"{CPU} zero.stage=4", NO_CARDS, ["zero.stage=4"]),
+    (f"{CPU} zero.offload_optimizer=true", NO_CARDS, ["zero=0 runs without DeepSpeed"]),
+    (f"{CPU} zero.pin_memory=true", NO_CARDS, ["zero=0 runs without DeepSpeed"]),
+    (f"{CPU} zero.extra={{a: 1}}", NO_CARDS, ["zero=0 runs without DeepSpeed"]),
+    (f"{CPU} zero=2 zero.offload_param=true", NO_CARDS, ["zero.offload_param needs stage 3 and zero.stage is 2"]),
+    (f"{CPU} zero=3 model.special_tokens=[<a>]", NO_CARDS, ["model.special_tokens", "zero=3"]),
+    (f"{CPU} zero=2 zero.extra={{fp16: {{enabled: true}}}}", NO_CARDS, ["zero.extra.fp16"]),
+    (f"{CPU} zero=2 zero.extra.zero_optimization={{stage: 3}}", NO_CARDS, ["zero.extra.zero_optimization.stage"]),
+    (f"{CPU} hw.launcher=deepspeed", NO_CARDS, ["hw.launcher=deepspeed needs a ZeRO stage"]),
+    # precision
+    ("model=tiny hw=v100 train.precision=bf16", V100, ["train.precision=bf16", "hw=v100", "7.0"]),
+    ("model=tiny train.precision=bf16", V100, ["train.precision=bf16", "hw=auto", "7.0"]),
+    (f"{CPU} train.precision=fp16", NO_CARDS, ["train.precision=fp16 needs an NVIDIA GPU"]),
+    (f"{CPU} model.attention=flash_attention_2", NO_CARDS, ["flash_attention_2", "NVIDIA GPU"]),
+    ("model=tiny hw=v100 model.attention=flash_attention_2", V100, ["flash_attention_2", "hw=v100 has 7.0"]),
+    ("model=tiny train.precision=fp32 model.attention=flash_attention_2", GPU, ["flash_attention_2", "bf16 or fp16"]),
+    (f"{CPU} model.attention=flex_attention", NO_CARDS, ["flex_attention"]),
+    ("model=tiny hw=v100 model.dtype=float16", V100, ["model.dtype=float16 with train.precision=fp16"]),
+    # train
+    (f"{CPU} train.global_batch=7 train.micro_batch=2", NO_CARDS, ["train.global_batch=7", "6 or 8"]),
+    (f"{CPU} train.global_batch=0", NO_CARDS, ["train.global_batch=0"]),
+    (f"{CPU} train.micro_batch=0", NO_CARDS, ["train.micro_batch=0"]),
+    (f"{CPU} train.learning_rate=0", NO_CARDS, ["train.learning_rate=0"]),
+    (f"{CPU} train.learning_rate=.nan", NO_CARDS, ["train.learning_rate=nan"]),
+    (f"{CPU} train.epochs=0", NO_CARDS, ["train.epochs=0"]),
+    *[
+        (f"{CPU} train.{key}=0 train.eval_steps={0 if key == 'eval_steps' else 1}", NO_CARDS, [f"train.{key}=0"])
+        for key in ("max_steps", "logging_steps", "eval_steps", "save_steps", "save_total_limit", "sample_tokens")
+    ],
+    *[
+        (f"{CPU} train.{key}=-1", NO_CARDS, [f"train.{key}=-1"])
+        for key in ("warmup", "weight_decay", "max_grad_norm", "seed")
+    ],
+    (f"{CPU} train.scheduler=cosin", NO_CARDS, ["train.scheduler=cosin", "Did you mean cosine?", "polynomial"]),
+    (f"{CPU} train.eval_steps=5 dataset.eval_fraction=0", NO_CARDS, ["train.eval_steps", "eval_fraction is 0"]),
+    (f"{CPU} train.load_best=true", NO_CARDS, ["train.load_best", "set train.eval_steps"]),
+    (f"{CPU} train.early_stopping=3", NO_CARDS, ["train.early_stopping", "set train.eval_steps"]),
+    (f"{CPU} train.max_steps=5 train.eval_steps=6", NO_CARDS, ["train.eval_steps=6 is never reached"]),
+    (f"{CPU} train.max_steps=5 train.save_steps=6", NO_CARDS, ["train.save_steps=6 is never reached"]),
+    (
+        f"{CPU} train.load_best=true train.eval_steps=4 train.save_steps=6",
+        NO_CARDS,
+        ["train.save_steps=6 is no multiple of train.eval_steps=4", "load_best", "use 8"],
+    ),
+    (f"{CPU} train.extra.learning_rate=1", NO_CARDS, ["train.extra.learning_rate", "train.learning_rate"]),
+    (f"{CPU} train.extra.warmup_ratio=0.1", NO_CARDS, ["train.extra.warmup_ratio", "train.warmup"]),
+    (f"{CPU} train.extra.adam_beta=0.9", NO_CARDS, ["train.extra.adam_beta", "Did you mean adam_beta"]),
+    # tracking
+    (f"{CPU} tracking=none tracking.uri=http://h:1", NO_CARDS, ["tracking.uri=http://h:1", "tracking=none"]),
+    (f"{CPU} tracking.uri=file:///tmp/mlruns", NO_CARDS, ["file store", "sqlite"]),
+    (f"{CPU} tracking.uri=./mlruns", NO_CARDS, ["file store"]),
+    (f"{CPU} tracking.uri=/tmp/mlruns", NO_CARDS, ["file store"]),
+    # machine
+    (f"{CPU}", Machine(cores=1), ["torch is not installed"]),
+    ("model=tiny hw=4090x4", machine("4090", 2), ["needs 4 GPUs", "has 2 usable GPUs (2 missing)", "hw.device=cpu"]),
+    ("model=tiny hw=h200", NO_CARDS, ["needs 1 GPU", "no usable GPU"]),
+    ("model=tiny hw=v100", machine("4090"), ["capability 7.0", "RTX 4090 with 8.9"]),
+    ("model=tiny hw=4090x1", machine("4090", torch_cuda=None), ["built without CUDA", "1 GPU"]),
+    ("model=tiny hw=4090x1", machine("4090", driver_cuda=12.4), ["13.0", "12.4", "update the driver"]),
+    ("model=tiny hw=4090x1 hw.devices=[5]", GPU, ["names card 5", "[0, 1, 2, 3]"]),
+    ("model=tiny hw=4090x1 hw.devices=[0,1]", GPU, ["hw.devices=[0, 1]", "hw.processes=1"]),
+    ("model=tiny hw.devices=[1,1]", GPU, ["hw.devices=[1, 1]"]),
+    (f"{CPU} hw.devices=[0]", GPU, ["hw.devices=[0]", "hw.device is cpu"]),
+]
+
+WARNINGS: list[tuple[str, Machine, list[str]]] = [
+    (f"{CPU}", NO_CARDS, []),
+    ("model=tiny hw=cpu2 zero=2", NO_CARDS, []),
+    (f"{CPU} zero=2", NO_CARDS, ["zero=2 has nothing to shard"]),
+    (f"{CPU} zero=2_offload", NO_CARDS, []),
+    ("model=tiny hw=cpu2 zero=2 adapter=lora", NO_CARDS, ["adapter=lora has little"]),
+    ("model=tiny hw=cpu2 zero=3 adapter=lora", NO_CARDS, []),
+    (f"{CPU} model.dtype=bfloat16", NO_CARDS, ["model.dtype=bfloat16 with adapter=full"]),
+    (f"{CPU} model.dtype=bfloat16 adapter=lora", NO_CARDS, []),
+    ("model=qwen0.5b hw=v100", V100, ["trained in bf16"]),
+    (f"{CPU} train.packing=true", NO_CARDS, ["train.packing with sdpa"]),
+]
+
+PASSING: list[tuple[str, Machine]] = [
+    ("", NO_CARDS),
+    ("", GPU),
+    ("", V100),
+    ("model=qwen0.5b hw=v100", V100),
+    ("model=qwen0.5b hw=4090x4 zero=2", GPU),
+    ("model=qwen7b hw=4090x4 zero=3_offload", GPU),
+    ("model=tiny hw=h200x2 zero=3", machine("h200", 2)),
+    ("model=tiny adapter=qlora", GPU),
+    ("model=tiny hw=cpu2 zero=2_offload", NO_CARDS),
+    ("model=tiny hw=cpu2 hw.launcher=deepspeed zero=1", NO_CARDS),
+    ("model=tiny hw.devices=[2,3]", GPU),
+    (f"{CPU} train.precision=bf16", NO_CARDS),
+    (f"{CPU} train.load_best=true train.eval_steps=4 train.save_steps=8 train.early_stopping=2", NO_CARDS),
+    (f"{CPU} train.extra.adam_beta1=0.8 train.scheduler=warmup_stable_decay", NO_CARDS),
+    (f"{CPU} zero=2 zero.extra.zero_optimization={{sub_group_size: 1000}}", NO_CARDS),
+    (f"{CPU} model.trust_remote_code=true model.revision={'a' * 40}", NO_CARDS),
+    (f"{CPU} tracking.uri=sqlite:////tmp/a.db", NO_CARDS),
+]
+
+
+def split(typed: str) -> list[str]:
+    """Words, where braces hold blanks together."""
+    words: list[str] = []
+    for word in typed.split():
+        if words and words[-1].count("{") > words[-1].count("}"):
+            words[-1] += f" {word}"
+        else:
+            words.append(word)
+    return words
+
+
+def find(compose: Compose, typed: str, on: Machine, *, plan: bool = False) -> check.Findings:
+    found = check.check(resolve(compose(*split(typed)).experiment, on), on, plan=plan)
+    # The compiler that DeepSpeed wants may be missing where the tests run.
+    return check.Findings([line for line in found.problems if "DeepSpeed compiles" not in line], found.warnings)
+
+
+@pytest.mark.parametrize(("typed", "on", "words"), PROBLEMS, ids=[f"{row[0]}-{len(row[1].cards)}" for row in PROBLEMS])
+def test_problem(compose: Compose, typed: str, on: Machine, words: list[str]) -> None:
+    """One sentence holds all that it should say, and ends as one."""
+    problems = find(compose, typed, on).problems
+    assert any(all(word in line for word in words) for line in problems), problems
+    assert all("\n" not in line for line in problems)
+
+
+@pytest.mark.parametrize(("typed", "on", "words"), WARNINGS, ids=[row[0] for row in WARNINGS])
+def test_warning(compose: Compose, typed: str, on: Machine, words: list[str]) -> None:
+    found = find(compose, typed, on)
+    assert found.problems == []
+    assert len(found.warnings) == len(words)
+    assert all(word in line for word, line in zip(words, found.warnings, strict=True))
+
+
+@pytest.mark.parametrize(("typed", "on"), PASSING, ids=[f"{row[0]}-{len(row[1].cards)}" for row in PASSING])
+def test_passes(compose: Compose, typed: str, on: Machine) -> None:
+    assert find(compose, typed, on).problems == []
+
+
+@pytest.mark.parametrize("option", options("experiment"))
+def test_shipped_experiments_pass_on_their_machine(compose: Compose, option: str) -> None:
+    profile = compose(f"experiment={option}").experiment.hw
+    on = next((machine(card, 8) for card in ("v100", "4090", "h200") if card in profile.name), NO_CARDS)
+    assert find(compose, f"experiment={option}", on).problems == []
+
+
+def test_plan_leaves_the_machine_out(compose: Compose) -> None:
+    assert find(compose, "model=qwen0.5b hw=4090x4 zero=2", NO_CARDS, plan=True).problems == []
+    assert find(compose, "model=qwen0.5b hw=4090x4 zero=2", NO_CARDS).problems != []
+
+
+def test_visible_cards_count(compose: Compose, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    [line] = find(compose, "model=tiny hw=4090x4", GPU).problems
+    assert "2 usable GPUs" in line
+
+
+@pytest.mark.skipif(importlib.util.find_spec("flash_attn") is not None, reason="flash-attn is installed")
+def test_flash_attention_needs_its_package(compose: Compose) -> None:
+    [line] = find(compose, "model=tiny hw=4090x1 model.attention=flash_attention_2", machine("4090")).problems
+    assert "pip install flash-attn" in line
+
+
+def test_folder_without_weights(compose: Compose, here: Path) -> None:
+    (here / "folder").mkdir()
+    (here / "folder" / "config.json").write_text('{"max_position_embeddings": 256}')
+    lines = find(compose, "hw=cpu model.path=folder", NO_CARDS).problems
+    assert [f"{here}/folder" in lines[0], "no weights" in lines[0]] == [True, True]
+    assert "256 positions" in lines[1]  # the folder's own numbers count, not those of the option
+
+
+def test_tracking_server_that_is_not_there(compose: Compose) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens
+        started = time.monotonic()
+        [line] = find(compose, f"{CPU} tracking.uri=http://127.0.0.1:{taken.getsockname()[1]}", NO_CARDS).problems
+    assert "does not answer" in line
+    assert time.monotonic() - started < 4
+
+
+def test_refuse_names_all(compose: Compose) -> None:
+    found = find(compose, f"{CPU} train.seed=-1 dataset.limit=0", NO_CARDS)
+    with pytest.raises(ConfigError) as caught:
+        check.refuse(found)
+    assert list(caught.value.problems) == found.problems
+    assert len(found.problems) == 2
+    check.refuse(check.Findings([], ["a warning does not refuse"]))

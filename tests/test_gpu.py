@@ -1,0 +1,61 @@
+"""Real runs on an NVIDIA GPU, through the command line. Run them with `pytest -m gpu` on a machine that has one."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sft_exp.machine import look
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not look().usable(), reason="needs an NVIDIA GPU and a CUDA build of torch"),
+]
+
+
+def train(folder: Path, *overrides: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Result and metric rows of one run on the card that is there."""
+    capability = look().usable()[0].capability
+    argv = [f"outputs={folder}", "hw.processes=1", f"hw.capability={capability}", "train.logging_steps=1", *overrides]
+    done = subprocess.run([sys.executable, "-m", "sft_exp", *argv], capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = next(folder.glob("*/*/result.json")).parent
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return json.loads((run / "result.json").read_text()), [row for row in rows if "train/loss" in row]
+
+
+@pytest.mark.parametrize("zero", ["0", "2", "3"])
+@pytest.mark.parametrize("adapter", ["full", "lora"])
+def test_bf16_learns_at_each_stage(tmp_path: Path, adapter: str, zero: str) -> None:
+    result, rows = train(
+        tmp_path, "model=tiny", "hw=h200", f"adapter={adapter}", f"zero={zero}", "train.max_steps=20",
+        "train.learning_rate=1e-3",
+    )  # fmt: skip
+    assert result["steps"] == 20
+    assert float(result["loss_last"]) < float(result["loss_first"])
+    assert all(float(row["train/grad_norm"]) > 0 for row in rows)
+    assert all(0 < float(row["perf/mfu"]) < 1 for row in rows)
+
+
+@pytest.mark.parametrize("adapter", ["full", "lora", "qlora"])
+def test_fp16_scales_its_loss(tmp_path: Path, adapter: str) -> None:
+    """As on a V100: fp32 trainable weights, a loss scale, no 'Attempting to unscale FP16 gradients'."""
+    result, rows = train(tmp_path, "model=tiny", "hw=v100", f"adapter={adapter}", "train.max_steps=12")
+    assert result["steps"] == 12
+    assert all(float(row["train/loss_scale"]) >= 1 for row in rows)
+    assert result["skipped_steps"] is not None
+    assert float(rows[-1]["train/loss"]) < 20
+
+
+def test_stages_agree(tmp_path: Path) -> None:
+    losses = {}
+    for zero in ("0", "2", "3"):
+        _, rows = train(
+            tmp_path / zero, "model=tiny", "hw=h200", f"zero={zero}", "train.precision=fp32", "train.max_steps=5"
+        )
+        losses[zero] = [float(row["train/loss"]) for row in rows]
+    for zero in ("2", "3"):
+        assert losses[zero] == pytest.approx(losses["0"], abs=1e-3)

@@ -1,0 +1,81 @@
+"""`plan` shows all that would run and runs nothing."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from sft_exp import cli
+from sft_exp.errors import ConfigError
+
+
+def plan(*argv: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    monkeypatch.setattr(sys, "argv", ["sft_exp"])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    cli.start(["plan", *argv])
+    return capsys.readouterr().out
+
+
+def test_four_cards_that_are_not_here(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = plan("model=qwen0.5b", "hw=4090x4", "zero=2", "train.seed=7", monkeypatch=monkeypatch, capsys=capsys)
+    assert list(here.iterdir()) == []
+    for line in (
+        r"train.seed +7 +\[command line\]",
+        r"zero.stage +2 +\[zero=2\]",
+        r"hw.processes +4 +\[hw=4090x4\]",
+        r"model.dtype +\"bfloat16\" +\[decided for this machine and run\]",
+        r"16 = 4 per forward pass x 1 accumulated x 4 processes",
+        r"1 epochs; the number of steps follows",
+        r"494,032,768 in all, 494,032,768 trained \(100.00%\)",
+        r"-m torch.distributed.run .*--nproc-per-node 4 .*-m?.*sft_exp.worker .*/outputs/DATE/TIME-qwen0.5b-full-z2-ID",
+        r"NCCL_P2P_DISABLE=1",
+        r"not on this machine: .*hw=4090x4 needs 4 GPUs",
+    ):
+        assert re.search(line, text), line
+    block = json.loads(text.split("DeepSpeed\n")[1].split("\n\n")[0])
+    assert block["zero_optimization"]["stage"] == 2
+    assert block["train_micro_batch_size_per_gpu"] == 4
+    assert block["bf16"]["enabled"] is True
+
+
+def test_one_process_without_deepspeed(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = plan("model=tiny", "hw=cpu", "adapter=lora", "train.max_steps=3", monkeypatch=monkeypatch, capsys=capsys)
+    assert "DeepSpeed\n  not used" in text
+    assert "3 steps, 48 conversations" in text
+    assert "not on this machine" not in text
+    trained = re.search(r"([\d,]+) in all, ([\d,]+) trained", text)
+    assert trained
+    assert 0 < int(trained[2].replace(",", "")) < int(trained[1].replace(",", ""))
+
+
+def test_warnings_are_shown(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    text = plan("model=tiny", "hw=cpu", "zero=2", monkeypatch=monkeypatch, capsys=capsys)
+    assert "note: zero=2 has nothing to shard" in text
+
+
+def test_each_job_of_a_sweep(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    text = plan("-m", "model=tiny", "hw=cpu2", "zero=0,3", monkeypatch=monkeypatch, capsys=capsys)
+    assert re.findall(r"--- job (\d): (.*)", text) == [
+        ("0", "model=tiny hw=cpu2 zero='0'"),
+        ("1", "model=tiny hw=cpu2 zero='3'"),
+    ]
+    assert list(here.iterdir()) == []
+
+
+def test_secrets_are_not_shown(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secretsecretsecretsecret")
+    text = plan("hw=cpu", "+hw.env.https_proxy='http://u:secret@h:1'", monkeypatch=monkeypatch, capsys=capsys)
+    shown = text.partition("\nenvironment\n")[2]
+    assert "https_proxy=http://h:1" in shown
+    assert "secret" not in shown
+
+
+def test_mistakes_are_refused(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigError, match=r"train\.global_batch=7"):
+        plan("hw=4090x4", "train.global_batch=7", monkeypatch=monkeypatch, capsys=capsys)
