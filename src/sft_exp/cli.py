@@ -33,7 +33,7 @@ def conf_dir() -> Path:
 
 def quote_zero(argument: str) -> str:
     """`zero=0,2_offload` -> `zero='0',2_offload`: Hydra takes a bare digit for a number, not for an option's name."""
-    match = re.fullmatch(r"((?:experiment/|override )?zero)=([\w,]+)", argument)
+    match = re.fullmatch(r"(zero)=([\w,]+)", argument)
     if not match:
         return argument
     options = [f"'{option}'" if option.isdigit() else option for option in match[2].split(",")]

@@ -20,9 +20,9 @@ def resolve(hw: Hw, machine: Machine, global_batch: int) -> Hw:
         device = Device.cuda if cards else Device.cpu
     if hw.name == "auto" and device is Device.cuda and cards:
         hw = _from_cards(hw, machine)
-    processes = hw.processes or _processes(hw, machine, device, global_batch)
+    processes = _processes(hw, machine, device, global_batch) if hw.processes is None else hw.processes
     precision = _precision(hw) if device is Device.cuda else Precision.fp32
-    threads = hw.threads or max(1, machine.cores // processes)
+    threads = max(1, machine.cores // max(1, processes)) if hw.threads is None else hw.threads
     devices = hw.devices
     if device is Device.cuda and devices is None and len(cards) >= processes:
         # Named, since not every launcher respects CUDA_VISIBLE_DEVICES.

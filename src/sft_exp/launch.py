@@ -37,7 +37,8 @@ def command(experiment: Experiment, folder: Path, port: int, python: str = sys.e
     if launcher is Launcher.deepspeed:
         # `--num_gpus` would always take the first cards, whatever CUDA_VISIBLE_DEVICES says; on the CPU there are none.
         cards = ",".join(str(index) for index in experiment.hw.devices or range(count))
-        chosen = ["--include", f"localhost:{cards}"] if experiment.hw.device is Device.cuda else ["--num_gpus", str(count)]
+        on_cards = experiment.hw.device is Device.cuda
+        chosen = ["--include", f"localhost:{cards}"] if on_cards else ["--num_gpus", str(count)]
         return [
             python, "-m", "deepspeed.launcher.runner", *chosen, "--master_port", str(port),
             "--no_local_rank", "--module", *worker,
@@ -86,6 +87,9 @@ def added(experiment: Experiment, base: Mapping[str, str], port: int) -> dict[st
         extra |= {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
     elif hw.launcher is not Launcher.deepspeed or (hw.processes or 1) == 1:
         extra["CUDA_VISIBLE_DEVICES"] = visible(experiment, base)
+    if hw.device is Device.cuda:
+        # CUDA numbers the fastest card first unless told to count as the driver, nvidia-smi and `hw.devices` do.
+        extra["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     return extra
 
 

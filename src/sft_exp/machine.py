@@ -40,7 +40,7 @@ class Machine:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         if visible is None:
             return self.cards
-        names = {name: card for card in self.cards for name in (str(card.index), card.uuid)}
+        names = {name: card for card in self.cards for name in (str(card.index), card.uuid) if name}
         return [names[item.strip()] for item in visible.split(",") if item.strip() in names]
 
 

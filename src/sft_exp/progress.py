@@ -99,7 +99,7 @@ class Progress:
             show(f"  {name:<22}{value}")
         show(f"  {'time':<22}{time.monotonic() - self.started:.0f} s")
         show(f"  {'run folder':<22}{self.run.path}")
-        if self.request.parent_run_id is None:
+        if self.request.folder is None:  # a sweep has its own last word
             self._next()
 
     def _next(self) -> None:

@@ -47,6 +47,8 @@ def draw(network: PreTrainedModel, seed: int) -> None:
             if ours:
                 generator = torch.Generator(weight.device).manual_seed(zlib.crc32(name.encode()) + seed)
                 weight.normal_(0.0, spread, generator=generator)
+                # Values that bf16 can hold, as published checkpoints have: 16-bit and fp32 runs start from the same.
+                weight.copy_(weight.to(torch.bfloat16))
 
 
 def _quantized(

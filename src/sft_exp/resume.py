@@ -15,7 +15,7 @@ from sft_exp.schema import Experiment
 
 CHANGEABLE = (
     "train.max_steps", "train.epochs", "train.logging_steps", "train.eval_steps", "train.save_steps",
-    "train.save_total_limit", "train.early_stopping", "train.sample_prompts", "train.sample_tokens",
+    "train.save_total_limit", "train.early_stopping", "train.sample_prompts", "hw.devices", "train.sample_tokens",
 )  # fmt: skip
 """What may differ from the first start; everything else would make the steps before and after incomparable."""
 

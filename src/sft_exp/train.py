@@ -40,6 +40,8 @@ def train(request: Request, run: RunDir) -> None:
     if held_out is not None and not evaluated_last(trainer):
         trainer.evaluate()
     save(trainer, run)
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def require_device(experiment: Experiment) -> None:

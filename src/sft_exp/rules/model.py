@@ -18,6 +18,8 @@ def problems(experiment: Experiment) -> Iterator[str]:
             f"model.weights=random needs the architecture's numbers: set model.shape.{missing[0]} ({len(missing)} "
             "missing)."
         )
+    if model.weights is Weights.random and model.path and checkpoint.looks_local(model.path):
+        yield f"model.path={model.path} would not be read with model.weights=random: set model.weights=pretrained."
     if sentence := checkpoint.weights_problem(model):
         yield sentence
     if model.chat_template and not Path(model.chat_template).is_file():

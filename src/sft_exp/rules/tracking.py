@@ -11,6 +11,11 @@ def problems(experiment: Experiment) -> Iterator[str]:
     tracking = experiment.tracking
     if tracking.kind is TrackingKind.none and tracking.uri:
         yield f"tracking.uri={tracking.uri} has no effect with tracking=none: use tracking=mlflow."
+    if tracking.uri and re.match(r"\w+://[^/]*:[^/]*@", tracking.uri):
+        yield (
+            "tracking.uri holds a password, which would stand in every record: "
+            "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead."
+        )
     if tracking.uri and re.match(r"(file:|\.|/)", tracking.uri):
         yield (
             f"tracking.uri={tracking.uri} is a file store, which MLflow no longer writes: use "

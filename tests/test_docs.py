@@ -1,0 +1,135 @@
+"""The documentation tells the truth: links lead somewhere, commands compose, and nothing that exists is left out."""
+
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from composing import GROUPS, options
+from sft_exp import cli, explain, schema
+from sft_exp.request import flatten, to_plain
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src" / "sft_exp"
+FILES = [ROOT / name for name in ("README.md", "README.zh.md", "CHANGELOG.md", "CONTRIBUTING.md")]
+FILES += sorted((ROOT / "docs").glob("*.md"))
+DEFAULTS = flatten(to_plain(schema.Experiment()))
+OTHERS = {"dataset.fingerprint", "tracking.json"}
+"""A tag and a file whose names look like configuration."""
+
+
+def blocks(file: Path) -> list[tuple[str, str]]:
+    """Language and text of each code block."""
+    return re.findall(r"^```(\w+)\n(.*?)^```$", file.read_text(encoding="utf-8"), re.M | re.S)
+
+
+def prose(file: Path) -> str:
+    """The text without its code blocks."""
+    return re.sub(r"^```.*?^```$", "", file.read_text(encoding="utf-8"), flags=re.M | re.S)
+
+
+def commands() -> list[str]:
+    """Every distinct command line of sft_exp in a code block that composes something."""
+    lines = [line for file in FILES for kind, text in blocks(file) if kind == "bash" for line in text.splitlines()]
+    return list(dict.fromkeys(line for line in lines if "python -m sft_exp" in line and "--help" not in line))
+
+
+def spans() -> Iterator[tuple[str, str]]:
+    """File and text of each piece of code in a sentence."""
+    for file in FILES:
+        for span in re.findall(r"`([^`\n]+)`", prose(file)):
+            yield file.name, span
+
+
+def known(key: str) -> bool:
+    return (
+        key in DEFAULTS
+        or key in OTHERS
+        or key.startswith(explain.OPEN)
+        or any(name.startswith(f"{key}.") for name in DEFAULTS)
+    )
+
+
+def written(folder: Path) -> None:
+    """Write the files that YAML blocks show."""
+    for file in FILES:
+        for kind, text in blocks(file):
+            if kind == "yaml":
+                [name] = re.findall(r"^# (my_conf/\S+)$", text, re.M)
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_links_lead_to_files(file: Path) -> None:
+    targets = re.findall(r"\]\(([^)\s]+)\)", prose(file))
+    relative = [target.partition("#")[0] for target in targets if "://" not in target and not target.startswith("#")]
+    assert [target for target in relative if not (file.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("command", commands())
+def test_commands_compose(command: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(here)
+    typed = shlex.split(command.partition("-m sft_exp")[2])
+    _, arguments = cli.read_arguments(typed)
+    monkeypatch.setattr(sys, "argv", ["sft_exp", *arguments])
+    requests, _ = cli.compose(typed)
+    assert requests
+
+
+def test_fields_and_options_in_sentences_exist() -> None:
+    wrong = []
+    for file, span in spans():
+        key, _, value = span.lstrip("+'").partition("=")
+        dotted = re.fullmatch(r"[a-z_]+(\.\w+)+", key) and key.partition(".")[0] in GROUPS
+        option = key in GROUPS and re.fullmatch(r"[\w.-]+", value)
+        if (dotted and not known(key)) or (option and value not in options(key)):
+            wrong.append(f"{file}: {span}")
+    assert wrong == []
+
+
+def test_every_field_is_explained_with_its_default() -> None:
+    text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `([\w.]+)` \| `([^`]*)` \|", text, re.M))
+    plain = {"True": "true", "False": "false", "None": "null"}
+    shown = {key: plain.get(str(value), str(value)).replace("'", '"') for key, value in DEFAULTS.items()}
+    assert rows == shown
+
+
+def test_every_option_is_listed() -> None:
+    texts = (ROOT / "docs" / "configuration.md", ROOT / "docs" / "models.md")
+    text = "".join(file.read_text(encoding="utf-8") for file in texts)
+    missing = [
+        (group, name) for group in GROUPS if group != "train" for name in options(group) if f"`{name}`" not in text
+    ]
+    assert missing == []
+
+
+def test_every_verdict_and_metric_is_explained() -> None:
+    code = "".join(file.read_text(encoding="utf-8") for file in SOURCE.glob("*.py"))
+    reasons = set(re.findall(r'(?:BadRow\(|reason=|__init__\(|drop\([\w.]+, |append\()"([a-z]+(?:_[a-z]+)+)"', code))
+    data = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
+    assert len(reasons) > 10
+    assert [reason for reason in sorted(reasons) if f"`{reason}`" not in data] == []
+    metrics = set(re.findall(r'"((?:train|perf|eval)/\w+)"', (SOURCE / "trainer.py").read_text(encoding="utf-8")))
+    runs = (ROOT / "docs" / "runs.md").read_text(encoding="utf-8")
+    assert len(metrics) > 15
+    assert [name for name in sorted(metrics) if f"`{name}`" not in runs] == []
+
+
+def test_the_front_page_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 150
+
+
+def test_both_languages_say_the_same() -> None:
+    english, chinese = ROOT / "README.md", ROOT / "README.zh.md"
+    levels = [re.findall(r"^#+(?= )", prose(file), re.M) for file in (english, chinese)]
+    assert levels[0] == levels[1]
+    assert blocks(english) == blocks(chinese)
+    links = [re.findall(r"\]\((\w[^)]*)\)", prose(file)) for file in (english, chinese)]
+    assert sorted(set(links[0]) - {chinese.name}) == sorted(set(links[1]) - {english.name})
+    assert chinese.name in links[0]
+    assert english.name in links[1]
