@@ -18,7 +18,9 @@ TINY = ("model=tiny", "train.max_steps=10", "train.logging_steps=1", "tracking=n
 
 
 def start(folder: Path, *overrides: str) -> subprocess.Popen[str]:
-    argv = [sys.executable, "-m", "sft_exp", f"outputs={folder / 'outputs'}", *overrides]
+    resumed = any(word.startswith("resume=") for word in overrides)
+    place = [] if resumed else [f"outputs={folder / 'outputs'}"]
+    argv = [sys.executable, "-m", "sft_exp", *place, *overrides]
     return subprocess.Popen(argv, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -157,7 +159,7 @@ def test_other_launchers(tmp_path: Path, single: Path, launcher: str, zero: str)
         ("adapter=lora", "hw=cpu2", "zero=3"),
         ("adapter=qlora", "hw=cpu"),
         ("adapter=qlora", "hw=cpu2", "zero=3"),
-        ("adapter=lora", "hw=cpu", "model.special_tokens=[<chunk>,</chunk>]", "train.gradient_checkpointing=true"),
+        ("adapter=lora", "hw=cpu", 'model.special_tokens=["<chunk>","</chunk>"]', "train.gradient_checkpointing=true"),
     ],
     ids=" ".join,
 )
@@ -200,6 +202,23 @@ def test_resume_continues_at_the_right_step_in_the_same_mlflow_run(tmp_path: Pat
     client = MlflowClient(before["uri"])
     assert [m.step for m in client.get_metric_history(before["run_id"], "train/loss")] == list(range(1, 9))
     assert client.get_run(before["run_id"]).info.status == "FINISHED"
+
+
+def test_a_refused_resume_loses_nothing(tmp_path: Path) -> None:
+    data = tmp_path / "rows.jsonl"
+    line = '{"messages": [{"role": "user", "content": "%d?"}, {"role": "assistant", "content": "It is %d."}]}\n'
+    data.write_text("".join(line % (i, i) for i in range(20)))
+    own = ("dataset=jsonl", f"dataset.path={data}", "hw=cpu", "train.max_steps=4", "train.save_steps=2")
+    train(tmp_path, "model=tiny", "tracking=none", "train.global_batch=4", "train.logging_steps=1", *own)
+    run = run_folder(tmp_path)
+    before = {file.name: file.read_bytes() for file in run.iterdir() if file.suffix in (".json", ".jsonl")}
+    data.write_text("not json\n")
+    text = train(tmp_path, f"resume={run}", "train.max_steps=6", code=2)
+    assert "rows.jsonl:1" in text
+    after = {file.name: file.read_bytes() for file in run.iterdir() if file.suffix in (".json", ".jsonl")}
+    assert (run / "checkpoints" / "checkpoint-4").is_dir()
+    kept = ("metrics.jsonl", "data.json", "result.json", "status.json")
+    assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
 
 
 def test_mlflow_run_tells_the_story(tmp_path: Path) -> None:

@@ -22,6 +22,10 @@ class Clock(TrainerCallback):  # type: ignore[misc]
         assert wanted == got, f"zero={wanted} was asked for and the engine runs stage {got}"
         self.trainer.meter.start()
 
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step >= state.max_steps:
+            control.should_log = True  # the last step is always seen
+
     def on_optimizer_step(self, *_: Any, **__: Any) -> None:
         self.trainer.count_skipped()
 

@@ -159,3 +159,6 @@ def main() -> None:
         report(ConfigError(explain.explain(error)))
     except SftExpError as error:
         report(error)
+    except BrokenPipeError:  # `plan | head`: nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)

@@ -1,8 +1,10 @@
 """What a person sees while a run is on: one line per logged step, answers before and after, a closing table."""
 
 import shlex
+import shutil
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from sft_exp import rundir
@@ -107,10 +109,21 @@ class Progress:
         show("\nnext:")
         if self.request.experiment.tracking.kind.value == "mlflow":
             where = [word for word in argv if word.startswith(("outputs=", "tracking."))]
-            show(f"  {shlex.join(['python', '-m', 'sft_exp', 'ui', *where])}")
+            show(f"  {shlex.join([python(), '-m', 'sft_exp', 'ui', *where])}")
+        if self.request.experiment.resume:
+            return
         rerun = [word for word in argv if not word.startswith("train.learning_rate=")]
         rate = self.request.experiment.train.learning_rate / 2
-        show(f"  {shlex.join(['python', '-m', 'sft_exp', *rerun, f'train.learning_rate={rate:g}'])}")
+        show(f"  {shlex.join([python(), '-m', 'sft_exp', *rerun, f'train.learning_rate={rate:g}'])}")
+
+
+def python() -> str:
+    """The word that starts this Python in the user's shell: `python` where its environment is active, else its path."""
+    found = shutil.which("python")
+    if found and Path(found).absolute() == Path(sys.executable).absolute():
+        return "python"
+    here = Path(sys.executable).absolute()
+    return str(here.relative_to(Path.cwd())) if here.is_relative_to(Path.cwd()) else str(here)
 
 
 def table(result: dict[str, Any]) -> list[tuple[str, str]]:

@@ -20,6 +20,10 @@ CHANGEABLE = (
 """What may differ from the first start; everything else would make the steps before and after incomparable."""
 
 
+BEFORE = ".before"
+"""Folder with the records of a resumed run as they were, until it is known that it trains."""
+
+
 def reopen(request: Request, machine: Machine) -> tuple[Request, RunDir]:
     """The recorded request with the changes that a resumed run may have, and its folder made ready."""
     folder = Path(request.experiment.resume or "").expanduser()
@@ -38,6 +42,7 @@ def reopen(request: Request, machine: Machine) -> tuple[Request, RunDir]:
         )
     _refuse_finished(run, experiment)
     _rewind(run, int(checkpoint.name.rpartition("-")[2]))
+    experiment = dataclasses.replace(experiment, resume=str(run.path))
     again = dataclasses.replace(recorded, experiment=experiment, argv=request.argv)
     rundir.write_json(run.request, again)
     rundir.write_json(run.config, experiment)
@@ -83,7 +88,13 @@ def _refuse_finished(run: RunDir, experiment: Experiment) -> None:
 
 
 def _rewind(run: RunDir, step: int) -> None:
-    """Forget what came after the checkpoint: metrics, faults and the mark of an earlier end."""
+    """Forget what came after the checkpoint: metrics, faults and the mark of an earlier end, with a copy kept."""
+    before = run.path / BEFORE
+    shutil.rmtree(before, ignore_errors=True)
+    before.mkdir()
+    for file in (run.metrics, run.data, run.result, run.status):
+        if file.exists():
+            shutil.copy2(file, before)
     if run.metrics.exists():
         lines = run.metrics.read_text(encoding="utf-8").splitlines()
         kept = [line for line in lines if _step_of(line) <= step]
@@ -93,6 +104,18 @@ def _rewind(run: RunDir, step: int) -> None:
         folder.mkdir()
     for file in (run.data, run.result):
         file.unlink(missing_ok=True)
+
+
+def restore(run: RunDir, *, trained: bool) -> bool:
+    """Say whether this run was resumed; if it was refused before it trained, put its records back as they were."""
+    before = run.path / BEFORE
+    if not before.is_dir():
+        return False
+    if not trained:
+        for file in before.iterdir():
+            shutil.copy2(file, run.path)
+    shutil.rmtree(before)
+    return True
 
 
 def _step_of(line: str) -> float:

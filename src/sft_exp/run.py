@@ -164,11 +164,14 @@ def _pass_on(run: RunDir, offset: int, tracker: Tracker, progress: Progress) -> 
 
 
 def _finish(run: RunDir, tracker: Tracker, progress: Progress, outcome: str, message: str, started: float) -> None:
-    if outcome == "refused":
+    resumed = resume.restore(run, trained=outcome != "refused")
+    if outcome == "refused" and not tracker.opened and not resumed:
         shutil.rmtree(run.path, ignore_errors=True)
         return
     status = {"finished": "FINISHED", "stopped": "KILLED"}.get(outcome, "FAILED")
     tracker.close(status, {"outcome": outcome, **({"reason": message} if message else {})})
+    if outcome == "refused" and resumed:
+        return
     rundir.write_json(
         run.status,
         {

@@ -148,7 +148,7 @@ class Dataset:
     config: str | None = None
     """Configuration name on the hub, such as "0625" (a string: unquoted YAML would read an octal number)."""
     split: str = "train"
-    """Split on the hub, such as `train` or `train[:1000]`."""
+    """Split on the hub, such as `train` or, with quotes inside, `'dataset.split="train[:1000]"'`."""
     revision: str | None = None
     """Branch, tag or commit on the hub."""
     limit: int | None = None

@@ -113,6 +113,11 @@ class Tracker:
         self._thread = threading.Thread(target=self._work, args=(tags, derived, artifacts), daemon=True)
         self._thread.start()
 
+    @property
+    def opened(self) -> bool:
+        """Whether an MLflow run was asked for."""
+        return self._thread is not None
+
     def send(self, rows: list[dict[str, Any]]) -> None:
         """Hand over rows of `metrics.jsonl`."""
         if self._thread and rows:

@@ -114,8 +114,8 @@ def build(
         peft_config=adapter.lora_config(experiment.adapter, network, added),
         request=request, run=run, tokens_seen=int(earlier[-1]["train/tokens_seen"]) if earlier else 0,
     )  # fmt: skip
-    trainer.add_callback(Clock(trainer))
     trainer.add_callback(Samples(train.sample_prompts, train.sample_tokens, tokenizer, run))
+    trainer.add_callback(Clock(trainer))  # last, so that the answers before training are not on the clock
     if train.early_stopping is not None:
         trainer.add_callback(EarlyStoppingCallback(train.early_stopping))
     return trainer
