@@ -1,5 +1,6 @@
 """What a resumed run refuses, takes over and forgets."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def test_it_takes_everything_from_its_folder(compose: Compose, run: RunDir) -> N
     asked = again(compose, run)
     found, folder = resume.reopen(asked, NO_CARDS)
     assert folder == run
-    assert found.experiment == first.experiment
+    assert found.experiment == dataclasses.replace(first.experiment, resume=str(run.path))
     assert found.overrides == first.overrides
     assert found.argv == asked.argv
 

@@ -110,7 +110,7 @@ def _open_parent(request: Request, jobs: list[Job], folder: Path) -> str | None:
         return None
     client, experiment_id = tracking.client(settings)
     facts = record.git(record.code_folder())[0]
-    name = f"sweep-{request.choices.get('sweep', folder.name.removesuffix('-sweep'))}"
+    name = f"sweep {request.choices.get('sweep') or ' x '.join(_swept(jobs)) or folder.name}"
     tags = {
         "sweep.command": " ".join(["python", "-m", "sft_exp", *request.argv]),
         "sweep.jobs": str(len(jobs)),
@@ -122,6 +122,16 @@ def _open_parent(request: Request, jobs: list[Job], folder: Path) -> str | None:
     for job in jobs:
         client.set_tag(run_id, f"job.{job.number}", job.overrides)
     return run_id
+
+
+def _swept(jobs: list[Job]) -> list[str]:
+    """Keys whose values differ between jobs: the question the sweep asks."""
+    values: dict[str, set[str]] = {}
+    for job in jobs:
+        for word in job.overrides.split():
+            key, _, value = word.partition("=")
+            values.setdefault(key, set()).add(value)
+    return [key for key, found in values.items() if len(found) > 1]
 
 
 def _close_parent(request: Request, jobs: list[Job], run_id: str | None) -> None:

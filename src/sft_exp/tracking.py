@@ -11,6 +11,7 @@ import os
 import queue
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
 
 DRAIN_S = 30.0
 """Seconds the thread may take at the end to send what is left."""
+SUMMARY = (
+    "steps", "loss_first", "loss_last", "eval_loss", "eval_loss_best", "grad_norm", "tokens_per_second", "tokens_seen",
+    "mfu", "peak_memory_gib", "skipped_steps", "parameters", "trainable_parameters",
+)  # fmt: skip
+"""Fields of `result.json` that are metrics at the end."""
 LEFT_OUT = ("hw.env", "tracking", "model.shape", "outputs", "resume", "name", "train.sample_prompts")
 """Configuration that is recorded in the run folder and would only clutter the comparison of runs."""
 
@@ -80,7 +86,9 @@ def client(tracking: Tracking) -> "tuple[MlflowClient, str]":
         artifacts = None
         if uri.startswith("sqlite:///"):
             artifacts = (Path(uri.removeprefix("sqlite:///")).parent / "mlartifacts").as_uri()
-        return made, str(made.create_experiment(tracking.experiment, artifact_location=artifacts))
+        # Without the kind the UI opens on its pages for chat applications.
+        tags = {"mlflow.experimentKind": "custom_model_development"}
+        return made, str(made.create_experiment(tracking.experiment, artifact_location=artifacts, tags=tags))
 
 
 def params(request: Request, derived: dict[str, Any]) -> dict[str, str]:
@@ -186,10 +194,26 @@ class Tracker:
 
         assert self.run_id
         made.log_batch(self.run_id, tags=[RunTag(key, str(value)[:5000]) for key, value in tags.items()])
+        self._summary(made)
         for file in (self.run.result, self.run.samples, self.run.metrics):
             if file.exists():
                 made.log_artifact(self.run_id, str(file))
         made.set_terminated(self.run_id, status)
+
+    def _summary(self, made: "MlflowClient") -> None:
+        """The closing table's numbers as `final/*`: one point each, so that a table of runs sorts by them."""
+        from mlflow.entities import Metric
+
+        if not self.run.result.exists():
+            return
+        assert self.run_id
+        result, now = rundir.read_json(self.run.result), int(time.time() * 1000)
+        points = [
+            Metric(f"final/{key}", float(result[key]), now, int(result["steps"]))
+            for key in SUMMARY
+            if result.get(key) is not None
+        ]
+        made.log_batch(self.run_id, metrics=points)
 
     def _save(self) -> None:
         rundir.write_json(self.run.tracking, {"uri": self.tracking.uri, "run_id": self.run_id, "sent": self.sent})
