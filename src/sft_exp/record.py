@@ -8,7 +8,6 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 from sft_exp.machine import Machine
 from sft_exp.request import to_plain
@@ -53,10 +52,7 @@ def environment(env: Mapping[str, str]) -> dict[str, str]:
 def redact(text: str) -> str:
     """`text` without user and password in an address and without Hugging Face tokens."""
     text = re.sub(r"hf_[A-Za-z0-9]{20,}", "hf_***", text)
-    if "@" in text and "//" in text:
-        parts = urlsplit(text)
-        return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-    return text
+    return re.sub(r"(//)[^/\s]*@", r"\1", text)
 
 
 def git(folder: Path) -> tuple[dict[str, Any], str]:
@@ -101,8 +97,8 @@ def collect(machine: Machine, argv: list[str], overrides: list[str]) -> tuple[di
     """The record and the diff of one run."""
     facts, diff = git(code_folder())
     record = {
-        "argv": ["python", "-m", "sft_exp", *argv],
-        "overrides": overrides,
+        "argv": ["python", "-m", "sft_exp", *map(redact, argv)],
+        "overrides": [redact(override) for override in overrides],
         "git": facts,
         "versions": versions(),
         "machine": {

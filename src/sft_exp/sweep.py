@@ -112,7 +112,7 @@ def _open_parent(request: Request, jobs: list[Job], folder: Path) -> str | None:
     facts = record.git(record.code_folder())[0]
     name = f"sweep {request.choices.get('sweep') or ' x '.join(_swept(jobs)) or folder.name}"
     tags = {
-        "sweep.command": " ".join(["python", "-m", "sft_exp", *request.argv]),
+        "sweep.command": " ".join(["python", "-m", "sft_exp", *map(record.redact, request.argv)]),
         "sweep.jobs": str(len(jobs)),
         "sweep.folder": str(folder),
         "git.commit": str(facts.get("commit", "none")),
