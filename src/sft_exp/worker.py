@@ -8,6 +8,10 @@ from pathlib import Path
 from sft_exp import faults, request
 from sft_exp.launch import die_with_parent
 from sft_exp.rundir import RunDir
+from sft_exp.schema import AdapterKind, Experiment
+
+WITHOUT_BITSANDBYTES = ("adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad")
+"""Optimizers that come with torch or transformers."""
 
 
 def own_log(run: RunDir, rank: int) -> None:
@@ -16,6 +20,14 @@ def own_log(run: RunDir, rank: int) -> None:
         sys.stdout.flush()
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
+
+
+def not_needed(experiment: Experiment) -> list[str]:
+    """Libraries that transformers and PEFT import wherever they are installed, for nothing: seconds of every start."""
+    names = [] if experiment.zero.stage > 0 else ["deepspeed"]
+    if experiment.adapter.kind is not AdapterKind.qlora and experiment.train.optimizer in WITHOUT_BITSANDBYTES:
+        names.append("bitsandbytes")
+    return names
 
 
 def wait_for_data(run: RunDir) -> None:
@@ -32,9 +44,8 @@ def main() -> None:
     (run.pids / str(os.getpid())).touch()
     try:
         asked = request.read(run.request)
-        if asked.experiment.zero.stage == 0:
-            # accelerate and transformers import DeepSpeed wherever it is installed, eight seconds for nothing.
-            sys.modules["deepspeed"] = None  # type: ignore[assignment]
+        for library in not_needed(asked.experiment):
+            sys.modules[library] = None  # type: ignore[assignment]
         from sft_exp.train import train
 
         train(asked, run)
