@@ -247,3 +247,7 @@ def test_mistake_as_typed(here: Path, typed: str, word: str) -> None:
     assert line.startswith("sft_exp: ")
     assert word in line
     assert list(here.iterdir()) == []
+
+
+def test_multirun_flag_may_stand_anywhere() -> None:
+    assert cli.read_arguments(["model=tiny", "-m", "zero=0,2"]) == ("train", ["-m", "model=tiny", "zero='0','2'"])

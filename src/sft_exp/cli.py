@@ -49,7 +49,10 @@ def read_arguments(argv: list[str]) -> tuple[str, list[str]]:
             raise ConfigError(unknown_command(command))
     if command != "ui" and not argv:
         argv = ["experiment=demo"]
-    return command, [quote_zero(argument) for argument in argv]
+    # Python's argument parser wants all overrides on one side of a flag.
+    flags = [word for word in argv if word in ("-m", "--multirun")]
+    words = [quote_zero(word) for word in argv if word not in flags]
+    return command, flags + words
 
 
 def unknown_command(word: str) -> str:
