@@ -15,7 +15,7 @@ from sft_exp.machine import look
 from sft_exp.progress import show
 from sft_exp.request import Request
 from sft_exp.resolve import resolve
-from sft_exp.schema import TrackingKind
+from sft_exp.schema import Tracking, TrackingKind
 
 END_GRACE_S = 2 * launch.GRACE_S
 """Seconds a job has to end its own ranks before it is killed."""
@@ -36,11 +36,11 @@ class Job:
 def run(requests: list[Request], folder: Path) -> None:
     """Run all jobs that pass their checks. Raises RunFailed at the end if any was refused or failed."""
     jobs = [_job(number, request, folder) for number, request in enumerate(requests)]
-    _check_all(requests, jobs)
+    settings = _check_all(requests, jobs)
     if all(job.state == "refused" for job in jobs):
         raise ConfigError(*dict.fromkeys(job.reason for job in jobs))
     folder.mkdir(parents=True)
-    parent = _open_parent(requests[0], jobs, folder)
+    parent = _open_parent(requests[0], settings, jobs, folder)
     try:
         for job, request in zip(jobs, requests, strict=True):
             if job.state == "waiting":
@@ -48,7 +48,7 @@ def run(requests: list[Request], folder: Path) -> None:
                 _save(folder, jobs)
     finally:
         _save(folder, jobs)
-        _close_parent(requests[0], jobs, parent)
+        _close_parent(settings, jobs, parent)
         _table(jobs, folder)
     bad = [job for job in jobs if job.state != "finished"]
     if bad:
@@ -62,14 +62,19 @@ def _job(number: int, request: Request, folder: Path) -> Job:
     return Job(number=number, overrides=" ".join(request.overrides), folder=str(folder / f"{number}-{name}"))
 
 
-def _check_all(requests: list[Request], jobs: list[Job]) -> None:
-    """Check every job before the first one starts; those that are refused are named at once and left out."""
+def _check_all(requests: list[Request], jobs: list[Job]) -> Tracking:
+    """Check every job before the first one starts; those that are refused are named at once and left out.
+
+    Returns the first job's resolved tracking, which is the sweep's.
+    """
     machine = look()
-    for request, job in zip(requests, jobs, strict=True):
-        problems = check.check(resolve(request.experiment, machine), machine).problems
+    resolved = [resolve(request.experiment, machine) for request in requests]
+    for experiment, job in zip(resolved, jobs, strict=True):
+        problems = check.check(experiment, machine).problems
         if problems:
             job.state, job.reason = "refused", " ".join(problems)
             show(f"job {job.number} refused ({job.overrides}): {job.reason}")
+    return resolved[0].tracking
 
 
 def _run_job(job: Job, request: Request, folder: Path, parent: str | None) -> None:
@@ -104,8 +109,7 @@ def _start(file: Path) -> int:
             raise
 
 
-def _open_parent(request: Request, jobs: list[Job], folder: Path) -> str | None:
-    settings = resolve(request.experiment, look()).tracking
+def _open_parent(request: Request, settings: Tracking, jobs: list[Job], folder: Path) -> str | None:
     if settings.kind is TrackingKind.none:
         return None
     client, experiment_id = tracking.client(settings)
@@ -134,10 +138,10 @@ def _swept(jobs: list[Job]) -> list[str]:
     return [key for key, found in values.items() if len(found) > 1]
 
 
-def _close_parent(request: Request, jobs: list[Job], run_id: str | None) -> None:
+def _close_parent(settings: Tracking, jobs: list[Job], run_id: str | None) -> None:
     if run_id is None:
         return
-    client, _ = tracking.client(resolve(request.experiment, look()).tracking)
+    client, _ = tracking.client(settings)
     counts: dict[str, Any] = {"sweep.finished": sum(job.state == "finished" for job in jobs)}
     for key, value in counts.items():
         client.log_metric(run_id, key, float(value))
