@@ -7,9 +7,11 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
+from sft_exp import verdict
 from sft_exp.dataset import load, prepare
+from sft_exp.errors import ConfigError
 from sft_exp.prepared import Prepared
-from sft_exp.schema import Dataset
+from sft_exp.schema import Dataset, Train
 from sft_exp.tokenizer import SHIPPED
 
 DATA = Path(__file__).parent / "cases" / "data"
@@ -31,7 +33,16 @@ def pairs(count: int, start: int = 0) -> list[tuple[str, str]]:
 
 
 def go(path: Path | str, cache: Path, tokenizer: PreTrainedTokenizerFast | None = None, **fields: Any) -> Prepared:
-    return prepare(Dataset(path=str(path), **fields), tokenizer or shipped(), cache=cache)
+    """Prepare, and refuse what should not be trained, as a run does."""
+    return accepted(Dataset(path=str(path), **fields), cache, tokenizer or shipped())
+
+
+def accepted(config: Dataset, cache: Path, tokenizer: PreTrainedTokenizerFast) -> Prepared:
+    identity = [tokenizer.backend_tokenizer.to_str(), str(tokenizer.chat_template)]
+    report = prepare(config, identity, lambda: tokenizer, cache=cache)
+    if problems := verdict.problems(report, config, Train()):
+        raise ConfigError(*problems)
+    return report
 
 
 def numbers(report: Prepared, reason: str) -> list[int]:

@@ -6,8 +6,7 @@ from typing import Any
 import datasets
 import pytest
 
-from preparing import go, pairs, places, shipped, write
-from sft_exp.dataset import prepare
+from preparing import accepted, go, pairs, places, shipped, write
 from sft_exp.errors import ConfigError
 from sft_exp.schema import Dataset, DatasetKind
 
@@ -36,7 +35,7 @@ def test_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(datasets, "load_dataset", fake)
     config = Dataset(kind=DatasetKind.hub, path="org/name", config="0625", revision="main", eval_fraction=0)
-    report = prepare(config, shipped(), cache=cache)
+    report = accepted(config, cache, shipped())
     assert places(report, "train") == ["org/name:1", "org/name:2", "org/name:3"]
     assert asked == [(("org/name", "0625"), {"split": "train", "revision": "main"})]
 
@@ -45,4 +44,4 @@ def test_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(datasets, "load_dataset", offline)
     with pytest.raises(ConfigError, match=r"dataset\.path=org/name cannot be loaded .* on the Hub\): check"):
-        prepare(config, shipped(), cache=cache)
+        accepted(config, cache, shipped())

@@ -9,7 +9,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from preparing import DATA, go, pairs, write
-from sft_exp import dataset, staging
+from sft_exp import build, staging
 from sft_exp.errors import ConfigError
 from sft_exp.tokenizer import SHIPPED
 
@@ -19,7 +19,7 @@ def test_prepared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "a.jsonl", pairs(5))
     first = go(path, cache)
     other_chars = go(path, cache, max_length=64).fingerprint
-    monkeypatch.setattr(dataset, "_fill", lambda *_: pytest.fail("worked again"))
+    monkeypatch.setattr(build, "build", lambda *_: pytest.fail("worked again"))
     assert go(path, cache, num_proc=2, name="x") == first
     path.touch()
     assert go(path, cache) == first
@@ -29,14 +29,28 @@ def test_prepared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other_template.chat_template = f"{{# other #}}{other_template.chat_template}"
     prints = [go(changed, cache).fingerprint, go(changed, cache, tokenizer=other_template).fingerprint]
     assert len({first.fingerprint, other_chars, *prints}) == 4
-    assert sorted(file.name for file in cache.iterdir()) == sorted({first.fingerprint, other_chars, *prints})
+    assert {file.name for file in visible(cache)} == {first.fingerprint, other_chars, *prints}
 
 
-def test_refused_data_leaves_nothing(tmp_path: Path) -> None:
+def visible(folder: Path) -> list[Path]:
+    return [file for file in folder.iterdir() if not file.name.startswith(".")]
+
+
+def test_unreadable_data_leaves_nothing(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    with pytest.raises(ConfigError, match="UTF-8"):
+        go(DATA / "gbk.jsonl", cache)
+    assert visible(cache) == []
+
+
+def test_refused_rows_are_judged_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = tmp_path / "cache"
     with pytest.raises(ConfigError, match=r"dataset\.max_bad_fraction"):
         go(DATA / "cut_off.jsonl", cache)
-    assert list(cache.iterdir()) == []
+    monkeypatch.setattr(build, "build", lambda *_: pytest.fail("worked again"))
+    with pytest.raises(ConfigError, match=r"dataset\.max_bad_fraction"):
+        go(DATA / "cut_off.jsonl", cache)
+    assert go(DATA / "cut_off.jsonl", cache, max_bad_fraction=0.5).kept == 2
 
 
 def test_two_preparers_at_once(tmp_path: Path) -> None:
@@ -44,11 +58,9 @@ def test_two_preparers_at_once(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", pairs(50))
     first = go(path, cache)
 
-    # The other one has published between our look and our rename.
-    late = cache / ".late"
-    late.mkdir()
-    (late / "report.json").write_text("{}")
-    staging.publish(late, Path(first.folder))
+    # On a file system without locks the other one may publish between our look and our rename.
+    with staging.staged(Path(first.folder)) as late:
+        (late / "report.json").write_text("{}")
     assert go(path, cache) == first
     context = multiprocessing.get_context("fork")
     children = [context.Process(target=go, args=(path, cache / "x")) for _ in range(3)]
@@ -57,7 +69,7 @@ def test_two_preparers_at_once(tmp_path: Path) -> None:
     for child in children:
         child.join()
     assert [child.exitcode for child in children] == [0, 0, 0]
-    assert [file.name for file in (cache / "x").iterdir()] == [first.fingerprint]
+    assert [file.name for file in visible(cache / "x")] == [first.fingerprint]
 
 
 def test_what_killed_processes_left_is_removed_after_a_day(tmp_path: Path) -> None:
@@ -72,4 +84,5 @@ def test_what_killed_processes_left_is_removed_after_a_day(tmp_path: Path) -> No
     os.utime(hidden["b"] / "all.arrow")  # still being written to
     os.utime(hidden["c"])  # just begun
     made = go(write(tmp_path / "a.jsonl", pairs(3)), cache)
-    assert set(cache.iterdir()) == {hidden["b"], hidden["c"], *others, Path(made.folder)}
+    left = {path for path in cache.iterdir() if path.is_dir()}
+    assert left == {hidden["b"], hidden["c"], *others, Path(made.folder)}

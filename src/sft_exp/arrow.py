@@ -1,9 +1,12 @@
 """The arrow files of prepared rows: columns input_ids, labels and row (the place, such as `chats.jsonl:17`)."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from sft_exp.labels import Encoded
@@ -15,25 +18,37 @@ _SCHEMA = pa.schema([("input_ids", pa.list_(pa.int32())), ("labels", pa.list_(pa
 @contextmanager
 def writer(file: Path) -> Iterator[pa.RecordBatchStreamWriter]:
     """Open a file for batches."""
+    file.parent.mkdir(exist_ok=True)
     with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, _SCHEMA) as stream:
         yield stream
 
 
-def batch(rows: list[tuple[Place, Encoded]]) -> pa.RecordBatch:
+def batch(rows: Sequence[tuple[Place, Encoded]]) -> pa.RecordBatch:
     """Make one batch of rows."""
-    columns = {
-        "input_ids": [encoded.input_ids for _, encoded in rows],
-        "labels": [encoded.labels for _, encoded in rows],
-        "row": [str(place) for place, _ in rows],
-    }
-    return pa.RecordBatch.from_pydict(columns, schema=_SCHEMA)
+    columns = [
+        _lists([encoded.input_ids for _, encoded in rows]),
+        _lists([encoded.labels for _, encoded in rows]),
+        pa.array([str(place) for place, _ in rows], pa.string()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
 
 
-def copy_rows(source: Path, target: Path, wanted: list[bool]) -> None:
-    """Copy the wanted rows to another file."""
-    target.parent.mkdir()
+def _lists(rows: list[list[int]]) -> pa.ListArray:
+    values, ends = array("i"), array("i", [0])
+    for row in rows:
+        values.fromlist(row)
+        ends.append(len(values))
+    return pa.ListArray.from_arrays(np.asarray(ends), np.asarray(values))
+
+
+def distribute(source: Path, targets: Sequence[Path], side: npt.NDArray[np.int8]) -> None:
+    """Copy each row to the target that `side` names, shape (rows,); a negative side leaves the row out."""
     at = 0
-    with pa.memory_map(str(source)) as mapped, writer(target) as stream:
+    with ExitStack() as stack:
+        mapped = stack.enter_context(pa.memory_map(str(source)))
+        streams = [stack.enter_context(writer(target)) for target in targets]
         for rows in pa.ipc.open_stream(mapped):
-            stream.write_batch(rows.filter(pa.array(wanted[at : at + rows.num_rows], pa.bool_())))
+            sides = side[at : at + rows.num_rows]
+            for number, stream in enumerate(streams):
+                stream.write_batch(rows.filter(pa.array(sides == number)))
             at += rows.num_rows

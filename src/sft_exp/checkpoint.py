@@ -6,10 +6,9 @@ Importing this module, `weights_problem` and `looks_local` need the standard lib
 import hashlib
 import importlib.util
 import os
-import shutil
-import tempfile
 from pathlib import Path
 
+from sft_exp import staging
 from sft_exp.errors import ConfigError
 from sft_exp.schema import Model, Weights
 
@@ -64,25 +63,7 @@ def _converted(name: str) -> Path:
     with source.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     target = cache_folder() / "models" / f"{source.stem}-{digest[:12]}"
-    if not target.is_dir():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-        try:
-            _convert(source, staging)
-            _publish(staging, target)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
-    return target
-
-
-def _publish(staging: Path, target: Path) -> None:
-    """Rename, which is atomic; another process that was first has left the same files, so losing the race is fine."""
-    staging.chmod(0o755)  # mkdtemp makes it private, a shared cache should be readable
-    try:
-        staging.rename(target)
-    except OSError:
-        if not target.is_dir():
-            raise
+    return staging.built(target, lambda folder: _convert(source, folder))
 
 
 def _gguf_file(name: str) -> Path:

@@ -4,7 +4,7 @@ import multiprocessing
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 
@@ -14,27 +14,39 @@ from sft_exp.labels import Encoder, Result
 from sft_exp.rows import Place
 
 _SIZE = 256
-Chunk = list[tuple[Place, Conversation]]
+Item = tuple[Place, int, Conversation]
+"""Place of a row, number of its source, what it says."""
+Chunk = list[Item]
 
 
-def encoded(
-    items: Iterator[tuple[Place, Conversation]], encoder: Encoder, processes: int
-) -> Iterator[tuple[Chunk, list[Result]]]:
+def encoded(items: Iterator[Item], encoder: Encoder, processes: int) -> Iterator[tuple[Chunk, list[Result]]]:
     """Yield each chunk with its results."""
     if processes > 1:
         yield from _encoded_by_many(_chunks(items), encoder, processes)
         return
-    for chunk in _chunks(items):
-        yield chunk, encoder.encode(_conversations(chunk))
+    # The tokenizer works outside the interpreter's lock: meanwhile this thread reads the next rows.
+    with ThreadPoolExecutor(1) as pool:
+        waiting: deque[tuple[Chunk, Future[list[Result]]]] = deque()
+        for chunk in _chunks(items):
+            waiting.append((chunk, pool.submit(encoder.encode, _conversations(chunk))))
+            if len(waiting) > 2:
+                yield _next(waiting)
+        while waiting:
+            yield _next(waiting)
 
 
-def _chunks(items: Iterator[tuple[Place, Conversation]]) -> Iterator[Chunk]:
+def _next(waiting: "deque[tuple[Chunk, Future[list[Result]]]]") -> tuple[Chunk, list[Result]]:
+    chunk, future = waiting.popleft()
+    return chunk, future.result()
+
+
+def _chunks(items: Iterator[Item]) -> Iterator[Chunk]:
     while chunk := list(islice(items, _SIZE)):
         yield chunk
 
 
 def _conversations(chunk: Chunk) -> list[Conversation]:
-    return [conversation for _, conversation in chunk]
+    return [conversation for *_, conversation in chunk]
 
 
 def _encoded_by_many(chunks: Iterable[Chunk], encoder: Encoder, processes: int) -> Iterator[tuple[Chunk, list[Result]]]:
@@ -46,10 +58,9 @@ def _encoded_by_many(chunks: Iterable[Chunk], encoder: Encoder, processes: int) 
             for chunk in chunks:
                 waiting.append((chunk, pool.submit(_encode_in_child, _conversations(chunk))))
                 if len(waiting) > 2 * processes:  # no more rows in memory than keep the children busy
-                    first, future = waiting.popleft()
-                    yield first, future.result()
-            for first, future in waiting:
-                yield first, future.result()
+                    yield _next(waiting)
+            while waiting:
+                yield _next(waiting)
         except BrokenProcessPool as error:
             raise ConfigError(
                 f"dataset.num_proc={processes} lost a process that tokenised, as for want of memory: lower it."

@@ -17,11 +17,16 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from sft_exp import explain, plan, run, schema, sweep, ui
+from sft_exp import data, explain, plan, run, schema, sweep, ui
 from sft_exp.errors import ConfigError, SftExpError, report
 from sft_exp.request import Request, flatten
 
-COMMANDS: dict[str, Callable[[Request], object]] = {"train": run.run, "plan": plan.show, "ui": ui.serve}
+COMMANDS: dict[str, Callable[[Request], object]] = {
+    "train": run.run,
+    "plan": plan.show,
+    "data": data.show,
+    "ui": ui.serve,
+}
 """What the first word may be; without one it is `train`."""
 
 

@@ -1,144 +1,86 @@
 """Prepares a dataset once: reads, normalises, encodes, splits and writes it under a name that is a hash of its inputs.
 
-<cache>/<fingerprint>/train/data.arrow   columns input_ids, labels, row (the place, such as `chats.jsonl:17`)
-<cache>/<fingerprint>/eval/data.arrow
-<cache>/<fingerprint>/report.json        the `Prepared`
+<cache>/<fingerprint>/train/data.arrow    columns input_ids, labels, row (the place, such as `chats.jsonl:17`)
+<cache>/<fingerprint>/eval/, test/        the same
+<cache>/<fingerprint>/train_lengths.npy   tokens of each training row
+<cache>/<fingerprint>/report.json         the `Prepared`
 """
 
 import hashlib
 import importlib.metadata
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sft_exp import arrow, messages, normalize, staging
-from sft_exp.chunks import encoded
-from sft_exp.conversation import BadRow, Conversation
-from sft_exp.errors import ConfigError
-from sft_exp.labels import Encoded, Encoder, Result
-from sft_exp.prepared import Prepared, no_end, refuse_bad
-from sft_exp.rows import Place
+from sft_exp import staging
 from sft_exp.schema import Dataset
-from sft_exp.selection import Selection
-from sft_exp.sources import Source, open_source
+from sft_exp.sources import Source, open_sources
 
 if TYPE_CHECKING:
     import datasets
     from transformers import PreTrainedTokenizerBase
 
+    from sft_exp.prepared import Prepared
+
+SPLITS = ("train", "eval", "test")
 DECIDING = (
     "rows", "textfile", "jsonrows", "tables", "reader", "conversation", "fields", "messages", "normalize", "template",
-    "layout", "labels", "prepared", "selection", "chunks", "arrow", "sources", "staging", "dataset",
+    "layout", "labels", "prepared", "selection", "chunks", "arrow", "sources", "staging", "dataset", "build", "tally",
+    "lengths", "language", "mixture", "preview",
 )  # fmt: skip
 """Modules that decide what is written; a test compares them with the imports."""
+NOT_DECIDING = {"name", "path", "num_proc", "max_bad_fraction", "shuffle"}
+"""Fields that do not change what is written: the content counts, not what it is called or how fast it is read."""
 
 
-def prepare(config: Dataset, tokenizer: "PreTrainedTokenizerBase", *, cache: Path) -> Prepared:
-    """Make the arrow files unless equal inputs made them before; refuse data that should not be trained."""
-    _check_names(config)
-    source = open_source(config)
-    encoder = Encoder(tokenizer, max_length=config.max_length, loss=config.loss)
-    fingerprint = _fingerprint(config, source, encoder)
-    folder = cache / fingerprint
-    if not (folder / staging.COMPLETE).is_file():
-        staging.remove_stale(cache)
-        report = Prepared(fingerprint=fingerprint, folder=str(folder), source=source.name, encodings=source.encodings)
-        with staging.staged(folder) as unfinished:
-            _fill(unfinished, report, config, source, encoder)
-    written = json.loads((folder / staging.COMPLETE).read_text(encoding="utf-8"))
+def prepare(
+    config: Dataset, identity: Sequence[str], tokenizer: "Callable[[], PreTrainedTokenizerBase]", *, cache: Path
+) -> "Prepared":
+    """Find what equal inputs made before, or make it; `identity` is what decides the tokenizer's ids.
+
+    The tokenizer is loaded only if there is work for it. Raises ConfigError where files cannot be read or the chat
+    template does not fit the data; whether the rows should be trained is another question (`verdict`).
+    """
+    sources = open_sources(config)
+    fingerprint = _fingerprint(config, sources, identity)
+
+    def build(folder: Path) -> None:
+        from sft_exp.build import build as fill  # pyarrow and numpy: not needed where all is there
+
+        fill(folder, fingerprint, config, sources, tokenizer())
+
+    return read(staging.built(cache / fingerprint, build))
+
+
+def read(folder: Path) -> "Prepared":
+    """What is known of a prepared folder."""
+    from sft_exp.prepared import Prepared
+
+    written: dict[str, Any] = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     return Prepared(**{**written, "folder": str(folder)})
 
 
 def load(folder: Path, split: str) -> "datasets.Dataset":
-    """The `train` or `eval` rows of a prepared folder, mapped from disk."""
+    """The rows of one of `SPLITS`, mapped from disk."""
     import datasets
 
     return datasets.Dataset.from_file(str(folder / split / "data.arrow"))
 
 
-def _check_names(config: Dataset) -> None:
-    problems = [
-        f"dataset.role_map.{name}={role} is not a role: use one of {', '.join(messages.ROLES)}."
-        for name, role in config.role_map.items()
-        if role not in messages.ROLES
-    ]
-    known = sorted(normalize.COLUMNS | messages.TURN_KEYS)
-    problems += [
-        f"dataset.columns.{old}={new} is not a known column: use one of {', '.join(known)}."
-        for old, new in config.columns.items()
-        if new not in known
-    ]
-    if not config.path:
-        problems.append("dataset.path is not set: give a file, a folder, a glob or a hub id.")
-    if problems:
-        raise ConfigError(*problems)
-
-
-def _fingerprint(config: Dataset, source: Source, encoder: Encoder) -> str:
-    unused = {"name", "path", "num_proc"}  # the content counts, not what it is called or how fast it is made
+def _fingerprint(config: Dataset, sources: Sequence[Source], identity: Sequence[str]) -> str:
     parts = [
-        source.identity,
-        {name: value for name, value in asdict(config).items() if name not in unused},
-        encoder.identity,
+        [[source.name, source.identity, source.limit, source.weight] for source in sources],
+        {name: value for name, value in asdict(config).items() if name not in NOT_DECIDING},
+        list(identity),
         [Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8") for module in DECIDING],
-        [importlib.metadata.version(name) for name in ("transformers", "tokenizers", "datasets")],
+        list(versions()),
     ]
     return hashlib.sha256(json.dumps(parts, default=str, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _fill(folder: Path, report: Prepared, config: Dataset, source: Source, encoder: Encoder) -> None:
-    """Read, judge and write everything; the split is decided when all hashes are known."""
-    everything = folder / "all.arrow"
-    selection = Selection(report, config)
-    chats_with_end: list[bool] = []
-    digests: list[bytes] = []
-    with arrow.writer(everything) as stream:
-        for chunk, results in encoded(selection.choose(source.read()), encoder, config.num_proc):
-            good: list[tuple[Place, Encoded]] = []
-            for (place, conversation), result in zip(chunk, results, strict=True):
-                row = _accepted(report, place, conversation, result, config)
-                if row is None:
-                    continue
-                good.append((place, row))
-                digests.append(conversation.digest)
-                if conversation.kind != "text":
-                    chats_with_end.append(row.end_trained)
-            stream.write_batch(arrow.batch(good))
-    refuse_bad(report, config, selection.strange)
-    if chats_with_end and not any(chats_with_end):
-        raise no_end(report, config, encoder.marks)
-    in_eval = split(digests, config.eval_fraction)
-    report.eval_rows = sum(in_eval)
-    report.train_rows = report.kept - report.eval_rows
-    arrow.copy_rows(everything, folder / "train" / "data.arrow", [not held for held in in_eval])
-    arrow.copy_rows(everything, folder / "eval" / "data.arrow", in_eval)
-    everything.unlink()
-    (folder / staging.COMPLETE).write_text(json.dumps(asdict(report), ensure_ascii=False, indent=1), encoding="utf-8")
-
-
-def _accepted(
-    report: Prepared, place: Place, conversation: Conversation, result: Result, config: Dataset
-) -> Encoded | None:
-    """Count one row; None if it is not trained."""
-    if isinstance(result, ConfigError):
-        raise ConfigError(f"{place}: {result}") from result
-    if isinstance(result, BadRow):
-        report.drop(place, result.reason, result.detail)
-        return None
-    if result.answer_truncated:
-        report.drop(place, "answer_truncated", f"its answer lies beyond dataset.max_length={config.max_length}")
-        return None
-    report.keep(place, conversation, result)
-    return result
-
-
-def split(digests: Sequence[bytes], fraction: float) -> list[bool]:
-    """True for rows kept for evaluation: by content hash, so that a row stays on its side when others are added."""
-    distinct = sorted(set(digests))
-    if fraction <= 0 or len(distinct) < 2:
-        return [False] * len(digests)
-    count = sum(int.from_bytes(digest[:8]) < fraction * 2**64 for digest in distinct)
-    last = distinct[min(max(count, 1), len(distinct) - 1) - 1]  # one conversation at least on each side
-    return [digest <= last for digest in digests]
+def versions() -> Iterator[str]:
+    """Versions of the libraries that decide what is written."""
+    for name in ("transformers", "tokenizers", "datasets", "trl"):
+        yield importlib.metadata.version(name)

@@ -18,6 +18,7 @@ from sft_exp.schema import Loss
 from sft_exp.template import ChatTemplate, find_marks
 
 if TYPE_CHECKING:
+    from tokenizers import Encoding
     from transformers import PreTrainedTokenizerBase
 
 IGNORED = -100
@@ -28,18 +29,33 @@ class Encoded:
     """One row for the trainer, with what the report counts."""
 
     input_ids: list[int]
+    """At most `max_length` of them."""
     labels: list[int]
+    """As many; `IGNORED` where nothing is trained."""
+    length: int
+    """Tokens before the cut."""
     trained_tokens: int
-    truncated: bool
-    """Longer than `max_length`: the rest was cut off."""
+    lost_tokens: int
+    """Trained tokens beyond `max_length`."""
     answer_truncated: bool
-    """Every trained token was cut off."""
+    """Every trained span was cut off."""
+    turns: int
+    """Trained spans: assistant turns, or one text."""
+    end_inside: bool
+    """The last span ends inside `max_length`."""
+    end_missing: bool
+    """... but not with the end token."""
     end_trained: bool
-    """The end token of at least one turn is trained."""
+    """The end token of at least one span is trained."""
     think_blocks: int
     """Reasoning blocks in the trained text."""
     control_text: bool
     """A message contains the text of a control token; it was tokenised as text."""
+
+    @property
+    def truncated(self) -> bool:
+        """Longer than `max_length`: the rest was cut off."""
+        return self.length > len(self.input_ids)
 
 
 Result = Encoded | BadRow | ConfigError
@@ -85,8 +101,8 @@ class Encoder:
     def encode(self, conversations: Sequence[Conversation]) -> list[Result]:
         """Encode each, or say why not."""
         layouts = [self._lay_out(conversation) for conversation in conversations]
-        encodings = iter(self._tokenise([layout for layout in layouts if isinstance(layout, Layout)]))
-        return [self._label(item, *next(encodings)) if isinstance(item, Layout) else item for item in layouts]
+        tokens = iter(self._tokenise([layout for layout in layouts if isinstance(layout, Layout)]))
+        return [self._label(item, next(tokens)) if isinstance(item, Layout) else item for item in layouts]
 
     def _lay_out(self, conversation: Conversation) -> Layout | BadRow | ConfigError:
         try:
@@ -94,14 +110,14 @@ class Encoder:
         except (BadRow, ConfigError) as error:
             return error
 
-    def _tokenise(self, layouts: Sequence[Layout]) -> list[tuple[list[int], list[tuple[int, int]]]]:
+    def _tokenise(self, layouts: Sequence[Layout]) -> list["Tokens"]:
         encodings = self._backend.encode_batch([layout.text for layout in layouts], add_special_tokens=False)
         return [
-            self._tokenise_with_text(layout) if layout.plain else (encoding.ids, encoding.offsets)
+            self._tokenise_with_text(layout) if layout.plain else Tokens.of(encoding, layout)
             for layout, encoding in zip(layouts, encodings, strict=True)
         ]
 
-    def _tokenise_with_text(self, layout: Layout) -> tuple[list[int], list[tuple[int, int]]]:
+    def _tokenise_with_text(self, layout: Layout) -> "Tokens":
         """Tokenise names of control tokens in messages as text: the cuts around them cost merges, but only there."""
         ids: list[int] = []
         offsets: list[tuple[int, int]] = []
@@ -112,27 +128,71 @@ class Encoder:
             ids += encoding.ids
             offsets += [(begin + first, begin + last) for first, last in encoding.offsets]
         self._backend.encode_special_tokens = False
-        return ids, offsets
+        return Tokens(ids, [by_offsets(offsets, span) for span in layout.trained])
 
-    def _label(self, layout: Layout, ids: list[int], offsets: list[tuple[int, int]]) -> Encoded | BadRow:
+    def _label(self, layout: Layout, tokens: "Tokens") -> Encoded | BadRow:
+        ids, limit = tokens.ids, self._max_length
         labels = list(ids) if self._loss is Loss.all else [IGNORED] * len(ids)
-        tokens = []
-        for begin, stop in layout.trained:
-            # A token across the begin holds the answer's first characters, so it is trained.
-            first = bisect_right(offsets, begin, key=lambda span: span[1])
-            after = bisect_left(offsets, stop, key=lambda span: span[0])
+        for first, after in tokens.trained:
             labels[first:after] = ids[first:after]
-            tokens.append((first, after - 1))
-        if not any(label != IGNORED for label in labels[1:]):  # the first token is never predicted
+        trained = _trained(labels)
+        if not trained:
             return BadRow("no_trainable_token", "no token of it would be trained")
-        kept = labels[: self._max_length]
+        kept = _trained(labels[:limit])
+        ends = [ids[after - 1] == layout.end for _, after in tokens.trained if 1 < after <= limit]
+        end_inside = bool(tokens.trained) and tokens.trained[-1][1] <= limit
         return Encoded(
-            input_ids=ids[: self._max_length],
-            labels=kept,
-            trained_tokens=sum(label != IGNORED for label in kept[1:]),
-            truncated=len(ids) > self._max_length,
-            answer_truncated=all(first >= self._max_length for first, _ in tokens),
-            end_trained=any(ids[last] == layout.end for _, last in tokens if 0 < last < self._max_length),
+            input_ids=ids[:limit],
+            labels=labels[:limit],
+            length=len(ids),
+            trained_tokens=kept,
+            lost_tokens=trained - kept,
+            answer_truncated=all(first >= limit for first, _ in tokens.trained),
+            turns=len(tokens.trained),
+            end_inside=end_inside,
+            end_missing=end_inside and not (ends and ends[-1]),
+            end_trained=any(ends),
             think_blocks=sum(layout.text.count("</think>", *span) for span in layout.trained),
             control_text=bool(layout.plain),
         )
+
+
+def _trained(labels: list[int]) -> int:
+    """Number of trained tokens; the first one is never predicted."""
+    return len(labels) - labels.count(IGNORED) - (labels[:1] not in ([], [IGNORED]))
+
+
+@dataclass(slots=True)
+class Tokens:
+    """Token ids of a text, and its trained characters as token ranges (first, after the last)."""
+
+    ids: list[int]
+    trained: list[tuple[int, int]]
+
+    @classmethod
+    def of(cls, encoding: "Encoding", layout: Layout) -> "Tokens":
+        """Take what is needed of an encoding; its list of offsets is long and needed for odd borders only."""
+        ids = encoding.ids
+        spans = [_by_lookup(encoding, span, len(layout.text), len(ids)) for span in layout.trained]
+        if None in spans:
+            offsets = encoding.offsets
+            return cls(ids, [by_offsets(offsets, span) for span in layout.trained])
+        return cls(ids, [span for span in spans if span])
+
+
+def _by_lookup(encoding: "Encoding", span: tuple[int, int], length: int, count: int) -> tuple[int, int] | None:
+    """The same as `by_offsets`, or None where a border's character belongs to no token."""
+    begin, stop = span
+    first = encoding.char_to_token(begin)
+    after = count if stop == length else encoding.char_to_token(stop)
+    if first is None or after is None:
+        return None
+    if stop < length and (inside := encoding.token_to_chars(after)) and inside[0] < stop:
+        after += 1  # a token across the end is trained too
+    return first, after
+
+
+def by_offsets(offsets: Sequence[tuple[int, int]], span: tuple[int, int]) -> tuple[int, int]:
+    """Tokens of a span of characters; one across its begin holds the answer's first characters, so it is trained."""
+    begin, stop = span
+    return bisect_right(offsets, begin, key=lambda pair: pair[1]), bisect_left(offsets, stop, key=lambda pair: pair[0])

@@ -2,30 +2,69 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
-from sft_exp import checkpoint, faults, request, rundir
+from sft_exp import checkpoint, data_report, dataset, faults, page, request, rundir, verdict
+from sft_exp.errors import ConfigError
+from sft_exp.prepared import Prepared
 from sft_exp.rundir import RunDir
+from sft_exp.schema import Experiment
 
 
-def prepare(run: RunDir) -> None:
-    """Write the prepared rows to the cache and what became of them to `data.json`."""
-    from sft_exp import dataset
-    from sft_exp.tokenizer import load_tokenizer
+def prepare(experiment: Experiment) -> Prepared:
+    """The prepared rows and what is known of them. Raises ConfigError where they cannot be read."""
+    from sft_exp import tokenizer
 
-    experiment = request.read(run.request).experiment
     # A GGUF file is converted here, by one process, before the ranks look for it.
     if experiment.model.gguf:
         checkpoint.resolve(experiment.model)
-    tokenizer = load_tokenizer(experiment.model)
-    prepared = dataset.prepare(experiment.dataset, tokenizer, cache=checkpoint.cache_folder() / "data")
-    rundir.write_json(run.data, prepared)
+    return dataset.prepare(
+        experiment.dataset,
+        tokenizer.identity(experiment.model),
+        lambda: tokenizer.load_tokenizer(experiment.model),
+        cache=checkpoint.cache_folder() / "data",
+    )
+
+
+def report(experiment: Experiment) -> tuple[Prepared, list[str]]:
+    """The data report of a run and the sentences that refuse it."""
+    prepared = prepare(experiment)
+    prepared.batches = _batches(experiment, Path(prepared.folder))
+    return prepared, verdict.problems(prepared, experiment.dataset, experiment.train)
+
+
+def _batches(experiment: Experiment, folder: Path) -> dict[str, Any]:
+    """How much of a batch is empty, padded or packed."""
+    import numpy as np
+
+    from sft_exp import lengths
+
+    rows, batch = np.load(folder / "train_lengths.npy"), experiment.train.micro_batch or 1
+    return {
+        "micro_batch": batch,
+        "packing": experiment.train.packing,
+        "padded": lengths.padded_share(rows, batch),
+        "packed": lengths.packed_share(rows, experiment.dataset.max_length),
+    }
+
+
+def write(prepared: Prepared, problems: list[str], folder: Path) -> None:
+    """Write the report as text and as a page, then as JSON, which the ranks wait for."""
+    data = request.to_plain(prepared)
+    rundir.write_text(folder / "data_report.txt", data_report.text(data, colour=False))
+    rundir.write_text(folder / "data_report.html", page.page(data, problems))
+    rundir.write_json(folder / "data_report.json", data)
 
 
 def main() -> None:
-    """Prepare; leave a fault behind if it fails."""
+    """Prepare the rows of a run; leave a fault behind if it fails or if they should not be trained."""
     run = RunDir(Path(sys.argv[1]))
     try:
-        prepare(run)
+        experiment = request.read(run.request).experiment
+        prepared, problems = report(experiment)
+        if problems:
+            raise ConfigError(*problems)
+        write(prepared, problems, run.path)
     except BaseException as error:
         faults.write(run, "prepare", error)
         raise

@@ -1,49 +1,90 @@
-"""What became of the rows, and the sentences that refuse rows which should not be trained."""
+"""The data report: what became of every row, as it stands in `data_report.json`."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
-from sft_exp import normalize
 from sft_exp.conversation import Conversation
-from sft_exp.errors import ConfigError
 from sft_exp.labels import Encoded
 from sft_exp.rows import Place
-from sft_exp.schema import Dataset
-from sft_exp.template import Marks
 
-_EXAMPLES = 5
+EXAMPLES = 5
+"""Places that are remembered for each reason."""
 
 
 @dataclass(kw_only=True)
 class Prepared:
-    """What was prepared, as it stands in report.json."""
+    """What was prepared. Shares are between 0 and 1; lengths are in tokens, of whole conversations before the cut."""
 
     fingerprint: str
     folder: str
+    """Where the arrow files are."""
     source: str
+    max_length: int
     encodings: dict[str, str] = field(default_factory=dict)
     """Text encoding of each file that is not plain UTF-8."""
     rows: int = 0
     kept: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
+    """Rows per reason code."""
     repaired: dict[str, int] = field(default_factory=dict)
-    formats: dict[str, int] = field(default_factory=dict)
-    """Kept rows per format."""
-    train_rows: int = 0
-    eval_rows: int = 0
-    tokens: int = 0
-    trained_tokens: int = 0
-    longest: int = 0
-    """Tokens of the longest kept row, after the cut."""
-    part_truncated: int = 0
-    """Kept rows that lost tokens to max_length."""
-    rows_without_end: int = 0
-    """Kept rows that train no end token."""
-    think_blocks: int = 0
-    """Reasoning blocks in trained text."""
-    control_text_rows: int = 0
-    """Kept rows whose text names control tokens; they were tokenised as text."""
+    """Kept rows per kind of mend."""
     examples: dict[str, list[str]] = field(default_factory=dict)
     """First places, with detail, per reason of a drop or repair and of part_truncated."""
+    unknown_columns: list[str] = field(default_factory=list)
+    """The rows' columns, if no row was in a known format."""
+    sources: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Rows read, kept and used of each part of a mixture."""
+    formats: dict[str, int] = field(default_factory=dict)
+    """Kept rows per format."""
+    languages: dict[str, float] = field(default_factory=dict)
+    """Share per language code, in a sample."""
+    train_rows: int = 0
+    eval_rows: int = 0
+    test_rows: int = 0
+    lengths: dict[str, int] = field(default_factory=dict)
+    """Quantiles p50, p95, p99 and max of the kept rows' lengths."""
+    histogram: list[list[int]] = field(default_factory=list)
+    """Pairs of a length and the number of kept rows up to it (and above the one before)."""
+    turns: dict[str, int] = field(default_factory=dict)
+    """Kept rows per number of trained turns."""
+    tokens: int = 0
+    """Tokens of the kept rows after the cut."""
+    trained_tokens: int = 0
+    part_truncated: int = 0
+    """Kept rows that lost tokens to max_length."""
+    lost_tokens: int = 0
+    """Tokens that kept rows lost to max_length."""
+    dropped_tokens: int = 0
+    """Tokens of rows whose whole answer lies beyond max_length."""
+    fully_trained_chats: int = 0
+    """Conversations of several turns in which every token is trained."""
+    multi_turn_chats: int = 0
+    ends_inside: int = 0
+    """Kept rows whose last turn ends inside max_length."""
+    ends_missing: int = 0
+    """... but does not train an end token."""
+    rows_without_end: int = 0
+    """Kept rows that train no end token."""
+    chats: int = 0
+    """Kept rows that are conversations."""
+    chats_without_end: int = 0
+    """Those that train no end token."""
+    think_blocks: int = 0
+    """Reasoning blocks in trained text."""
+    think_blocks_in_rows: int = 0
+    """Reasoning blocks in the assistant turns of the kept rows."""
+    control_text_rows: int = 0
+    """Kept rows whose text names control tokens; they were tokenised as text."""
+    added_system: str = ""
+    """System prompt that the chat template adds where a row has none."""
+    end_text: str = ""
+    """What the chat template, or without one the tokenizer, puts at the end of an answer."""
+    end_token: int | None = None
+    """Id of the end token; None if `end_text` does not end with a control token."""
+    previews: list[dict[str, Any]] = field(default_factory=list)
+    """A few rows as the model sees them: place, pieces of text with their kind (`preview`), and where they were cut."""
+    batches: dict[str, Any] = field(default_factory=dict)
+    """Empty places at this run's batch: micro_batch, packing, and the shares `padded` and `packed`."""
 
     @property
     def bad(self) -> int:
@@ -58,61 +99,34 @@ class Prepared:
     def keep(self, place: Place, conversation: Conversation, encoded: Encoded) -> None:
         """Count a row that is trained."""
         self.kept += 1
-        self.formats[conversation.format] = self.formats.get(conversation.format, 0) + 1
+        _count(self.formats, conversation.format)
+        _count(self.turns, str(encoded.turns))
         for reason in conversation.repairs:
-            self.repaired[reason] = self.repaired.get(reason, 0) + 1
+            _count(self.repaired, reason)
             self._note(place, reason)
         if encoded.truncated:
             self.part_truncated += 1
+            self.lost_tokens += encoded.length - len(encoded.input_ids)
             self._note(place, "part_truncated")
+        if conversation.kind == "chat" and encoded.turns > 1:
+            self.multi_turn_chats += 1
+            self.fully_trained_chats += encoded.trained_tokens >= len(encoded.input_ids) - 1
+        self.chats += conversation.kind != "text"
+        self.chats_without_end += conversation.kind != "text" and not encoded.end_trained
         self.tokens += len(encoded.input_ids)
         self.trained_tokens += encoded.trained_tokens
-        self.longest = max(self.longest, len(encoded.input_ids))
+        self.ends_inside += encoded.end_inside
+        self.ends_missing += encoded.end_missing
         self.rows_without_end += not encoded.end_trained
         self.think_blocks += encoded.think_blocks
+        self.think_blocks_in_rows += conversation.think_blocks
         self.control_text_rows += encoded.control_text
 
     def _note(self, place: Place, reason: str, detail: str = "") -> None:
         """Keep the first places of a reason; half characters in a detail would break every later writer."""
-        if len(found := self.examples.setdefault(reason, [])) < _EXAMPLES:
+        if len(found := self.examples.setdefault(reason, [])) < EXAMPLES:
             found.append(f"{place} {detail}".strip().encode(errors="replace").decode())
 
 
-def refuse_bad(report: Prepared, config: Dataset, strange: list[str]) -> None:
-    """Refuse rows with nothing, or with too little, to train on; `strange` are their columns if none was recognised."""
-    if not report.rows:
-        raise ConfigError(f"{report.source} has no rows: give a file that has some.")
-    if strange:
-        known = ", ".join(f"{name} ({' + '.join(columns)})" for name, columns in normalize.FORMATS.items())
-        raise ConfigError(
-            f"{report.source} has no row in a known format, only the columns {', '.join(strange)}: name them by "
-            f"dataset.columns, such as +dataset.columns.{strange[0]}=prompt; the formats and their columns are {known}."
-        )
-    share = report.bad / report.rows
-    if share > config.max_bad_fraction or not report.kept:
-        remedy = f"mend them or raise dataset.max_bad_fraction={config.max_bad_fraction:g} to {_above(share)}"
-        details = [
-            f"  {reason}: {count} rows, first {'; '.join(report.examples[reason])}."
-            for reason, count in report.dropped.items()
-            if reason != "duplicate"
-        ]
-        head = f"{report.source} has rows that cannot be trained, {report.bad} of {report.rows}"
-        raise ConfigError(f"{head}: {remedy if report.kept else 'mend them'}.", *details)
-
-
-def _above(share: float) -> str:
-    return f"{min(1.0, int(share * 1000 + 1) / 1000):g}"
-
-
-def no_end(report: Prepared, config: Dataset, marks: Marks) -> ConfigError:
-    """Say why no kept row trains an end token."""
-    if marks.end_token is None:
-        mark = f"'{marks.end_text}', which is no single token" if marks.end_text else "nothing"
-        return ConfigError(
-            f"the chat template ends an assistant turn with {mark}, so the model would not learn to stop: set "
-            "model.chat_template=FILE.jinja to one that fits the tokenizer, or add the mark by model.special_tokens."
-        )
-    return ConfigError(
-        f"dataset.max_length={config.max_length} cuts off the end of every answer in {report.source}, so the "
-        "model would not learn to stop: raise it."
-    )
+def _count(counts: dict[str, int], key: str) -> None:
+    counts[key] = counts.get(key, 0) + 1

@@ -32,7 +32,7 @@ def run(request: Request) -> RunDir:
     outcome, message = "failed", "ended before its first step"
     try:
         with launch.stop_on_signal():
-            # The ranks import their libraries while the data is prepared; they wait for data.json before they go on.
+            # The ranks import their libraries while the data is prepared; they wait for its report before they go on.
             processes.start(_ranks_name(request), argv, env)
             processes.start("prepare", [sys.executable, "-m", "sft_exp.prepare", str(run.path)], env)
             _wait_for_data(run, processes)

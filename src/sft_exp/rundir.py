@@ -74,7 +74,7 @@ class RunDir:
     @property
     def data(self) -> Path:
         """What became of the rows; its presence tells the ranks that the data is ready."""
-        return self.path / "data.json"
+        return self.path / "data_report.json"
 
     @property
     def metrics(self) -> Path:
@@ -161,6 +161,18 @@ def read_json(path: Path) -> dict[str, Any]:
     value = json.loads(path.read_text(encoding="utf-8"))
     assert isinstance(value, dict)
     return value
+
+
+def data_folder(experiment: Experiment) -> Path:
+    """Make `outputs/<date>/<time>-data-<name>` for a report without a run."""
+    now, dataset = datetime.datetime.now(), experiment.dataset
+    name = slug(dataset.name or Path(str(dataset.path)).stem)
+    folder = Path(experiment.outputs) / f"{now:%Y-%m-%d}" / f"{now:%H%M%S_%f}-data-{name}"
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise ConfigError(f"cannot make the folder {folder}: {error.strerror}; set outputs=FOLDER.") from error
+    return folder
 
 
 def create(request: Request) -> RunDir:

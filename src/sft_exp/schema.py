@@ -159,6 +159,12 @@ class Dataset:
     """Share of rows that may be dropped as bad; above it nothing is trained."""
     eval_fraction: float = 0.05
     """Share of the rows kept for evaluation, chosen by content hash; 0 turns evaluation off."""
+    test_fraction: float = 0.0
+    """Share of the rows kept for a test at the end, chosen in the same way."""
+    shuffle: bool = True
+    """Draw rows in random order, by `train.seed`; false trains them in the order of the files."""
+    streaming: bool = False
+    """Read rows while training and store nothing; needs `train.max_steps`."""
     loss: Loss = Loss.assistant
     """Tokens that are trained in conversations; plain text is always trained whole."""
     role_map: dict[str, str] = field(default_factory=dict)

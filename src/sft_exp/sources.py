@@ -24,11 +24,17 @@ class Source:
     read: Callable[[], Iterator[Row]]
     encodings: dict[str, str]
     """Text encoding of each file that is not plain UTF-8."""
+    weight: float | None = None
+    limit: int | None = None
 
 
 def open_source(config: Dataset) -> Source:
     """Find what `dataset.path` names; nothing is read but what identifies it."""
     return _hub(config) if config.kind is DatasetKind.hub else _files(config)
+
+
+def open_sources(config: Dataset) -> list[Source]:
+    return [open_source(config)]
 
 
 def _files(config: Dataset) -> Source:

@@ -4,6 +4,7 @@ transformers is imported inside the functions, and by its tokenizer module only:
 torch out, while AutoTokenizer takes three.
 """
 
+import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,15 @@ def load_tokenizer(model: Model) -> "PreTrainedTokenizerFast":
         # Harmless: padding is masked by length, not by id (`loss` never loses a real end token).
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def identity(model: Model) -> list[str]:
+    """Everything that decides token ids and rendered text: digests of the files, the template, further tokens."""
+    _, folder = _locate(model)
+    files = sorted({file for pattern in FILES for file in folder.glob(pattern) if file.is_file()})
+    digests = [f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}" for file in files]
+    template = _read_template(model.chat_template) if model.chat_template else ""
+    return [*digests, template, *model.special_tokens]
 
 
 def new_tokens(model: Model, tokenizer: "PreTrainedTokenizerFast | None" = None) -> list[str]:
