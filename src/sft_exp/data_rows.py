@@ -24,7 +24,8 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigError(f"data rows: {message}; see python -m sft_exp data rows --help.")
 
 
-def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+def arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """Run folder, step and number of rows. Raises ConfigError where they cannot be read."""
     parser = _Parser(prog="python -m sft_exp data rows", description=__doc__, allow_abbrev=False)
     parser.add_argument("run", metavar="RUN", type=Path, help="run folder below outputs/")
     parser.add_argument("--step", type=int, metavar="K", help="only the rows of this step, all of them")
@@ -37,19 +38,20 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 def show(argv: Sequence[str]) -> None:
     """Print the rows, highest loss first. Raises ConfigError where the run or its rows are not there."""
-    asked = _arguments(argv)
+    asked = arguments(argv)
     if not (asked.run / "request.json").is_file():
         raise ConfigError(f"{asked.run} is no run folder (it has no request.json): give one from outputs/.")
     run = RunDir(asked.run)
     found, title = _select(run, asked)
-    texts = _load(run, [int(row) for row in found["row"]])
+    prepared = _load(run, [int(row) for row in found["row"]])
+    tokenizer = _tokenizer(run)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that does not know UTF-8
-    print(title)
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    tokenizer = _tokenizer(run)
+    print(title)
     for number, record in enumerate(found, start=1):
-        print(f"\n{_head(number, record, texts[int(record['row'])])}\n{_text(texts[int(record['row'])], tokenizer, colour)}")
+        row = prepared[int(record["row"])]
+        print(f"\n{_head(number, record, row)}\n{_text(row, tokenizer, colour)}")
 
 
 def _select(run: RunDir, asked: argparse.Namespace) -> "tuple[Records, str]":

@@ -32,7 +32,11 @@ def _pack(rows: pa.Table, length: int, overflow: str) -> pa.Table:
     ids, labels = (rows[name].combine_chunks() for name in ("input_ids", "labels"))
     per_row = ids.value_lengths().to_numpy()
     offsets = np.concatenate([[0], np.cumsum(per_row)]).astype(np.int32)
-    columns = {"input_ids": ids.flatten(), "labels": labels.flatten(), "index": rows["index"].to_numpy().repeat(per_row)}
+    columns = {
+        "input_ids": ids.flatten(),
+        "labels": labels.flatten(),
+        "index": rows["index"].to_numpy().repeat(per_row),
+    }
     lists = {name: pa.ListArray.from_arrays(offsets, values) for name, values in columns.items()}
     packed = _pack_bfd(pa.table(lists), length, overflow)
     lengths = packed["seq_lengths"].combine_chunks()

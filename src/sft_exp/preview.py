@@ -71,9 +71,7 @@ def _decode(ids: list[int], begin: int, end: int, tokenizer: "PreTrainedTokenize
     """Text of ids[begin:end], with `end` moved to where no character is cut, and that end."""
 
     def decode(first: int, last: int) -> str:
-        return str(
-            tokenizer.decode(ids[first:last], skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        )
+        return str(tokenizer.decode(ids[first:last], skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     before = max(begin - CONTEXT, 0)
     text = decode(before, end)

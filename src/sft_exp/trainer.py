@@ -38,7 +38,7 @@ class Trainer(SFTTrainer):  # type: ignore[misc]
     def __init__(self, *args: Any, request: Request, run: RunDir, tokens_seen: int, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.request, self.run = request, run
-        self.data_collator = RowCollator(self.data_collator)
+        self.data_collator: Any = RowCollator(self.data_collator)
         self.row_losses = RowLosses(run.rows)
         if request.experiment.adapter.kind is not AdapterKind.full and request.experiment.zero.stage == 0:
             # TRL turns trainable parts of quantised models into bf16, which swallows small updates and has no
