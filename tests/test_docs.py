@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from composing import GROUPS, options
-from sft_exp import cli, explain, schema
+from sft_exp import cli, data_rows, explain, schema
 from sft_exp.request import flatten, to_plain
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,10 +31,15 @@ def prose(file: Path) -> str:
     return re.sub(r"^```.*?^```$", "", file.read_text(encoding="utf-8"), flags=re.M | re.S)
 
 
-def commands() -> list[str]:
-    """Every distinct command line of sft_exp in a code block that composes something."""
+def command_lines() -> list[str]:
+    """Every distinct command line of sft_exp in a code block."""
     lines = [line for file in FILES for kind, text in blocks(file) if kind == "bash" for line in text.splitlines()]
-    return list(dict.fromkeys(line for line in lines if "python -m sft_exp" in line and "--help" not in line))
+    return list(dict.fromkeys(line for line in lines if "python -m sft_exp" in line))
+
+
+def commands() -> list[str]:
+    """Those that compose something."""
+    return [line for line in command_lines() if "--help" not in line and "-m sft_exp data rows" not in line]
 
 
 def spans() -> Iterator[tuple[str, str]]:
@@ -78,6 +83,12 @@ def test_commands_compose(command: str, here: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sys, "argv", ["sft_exp", *arguments])
     requests, _ = cli.compose(typed)
     assert requests
+
+
+def test_commands_about_rows_parse() -> None:
+    found = [line.partition("-m sft_exp data rows")[2] for line in command_lines()]
+    typed = [shlex.split(words) for words in found if words]
+    assert {data_rows.arguments(words).step for words in typed} == {120, None}
 
 
 def test_fields_and_options_in_sentences_exist() -> None:

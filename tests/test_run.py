@@ -2,15 +2,19 @@
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from sft_exp import rowlog
 
 pytestmark = pytest.mark.slow
 
@@ -310,6 +314,58 @@ def test_nan_is_shown_and_recorded(tmp_path: Path) -> None:
     text = train(tmp_path, *TINY, "hw=cpu", "train.learning_rate=1e30", "train.max_steps=4", "train.max_grad_norm=0")
     assert "nan" in text
     assert rows(run_folder(tmp_path))[-1]["train/loss"] == "nan"
+
+
+def poisoned(folder: Path) -> Path:
+    """Conversations about one thing, and among them, in line 18, words that follow no rule."""
+    rng = random.Random(0)
+    rows = [(f"What is {at} + 1?", f"{at} + 1 is {at + 1}, as everyone knows.") for at in range(40)]
+    rows.insert(17, ("What is it?", " ".join("".join(rng.choices("qwxzjkv", k=5)) for _ in range(20))))
+    data = folder / "rows.jsonl"
+    data.write_text("".join(json.dumps({"prompt": asked, "completion": said}) + "\n" for asked, said in rows))
+    return data
+
+
+def data_rows(folder: Path, *words: str) -> str:
+    argv = [sys.executable, "-m", "sft_exp", "data", "rows", *words]
+    return subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("overrides", [("zero=2",), ("zero=3", "adapter=lora"), ("zero=0", "train.packing=true")])
+def test_a_poisoned_row_is_found(tmp_path: Path, overrides: tuple[str, ...]) -> None:
+    train(
+        tmp_path, "model=tiny", "tracking=none", "hw=cpu2", "dataset=jsonl", f"dataset.path={poisoned(tmp_path)}",
+        "dataset.eval_fraction=0", "dataset.max_length=256", "train.logging_steps=1", "train.global_batch=4",
+        "train.micro_batch=1", "train.max_steps=30", "train.save_steps=10", "train.learning_rate=1e-2",
+        "train.scheduler=constant", *overrides,
+    )  # fmt: skip
+    run = run_folder(tmp_path)
+    recorded = rowlog.read(run / "rows")
+    for row in rows(run):
+        of_step = recorded[recorded["step"] == row["step"]]
+        assert (of_step["loss"] * of_step["tokens"]).sum() / of_step["tokens"].sum() == pytest.approx(
+            row["train/loss"], abs=1e-4
+        )
+        assert of_step["tokens"].sum() == row["train/trained_tokens"]
+    step = int(recorded["step"][recorded["row"] == 17].max())
+    for words in ((), ("--step", str(step))):
+        text = data_rows(tmp_path, str(run), *words)
+        assert "\n1. rows.jsonl:18  loss" in text
+        assert "⟦" in text.split("\n2. ")[0]
+
+
+def test_a_resumed_run_records_each_step_once(tmp_path: Path) -> None:
+    """Stopped between two checkpoints, it repeats the steps after the first of them."""
+    overrides = (*TINY, "train.global_batch=4", "train.save_steps=4", "train.max_steps=100000")
+    process = start(tmp_path, *overrides, "hw=cpu2")
+    run = wait_for(lambda: stepping(tmp_path))
+    wait_for(lambda: len(rows(run)) > 5)
+    process.send_signal(signal.SIGTERM)
+    finish(process, code=128 + signal.SIGTERM)
+    last = max(int(folder.name.rpartition("-")[2]) for folder in (run / "checkpoints").glob("checkpoint-*"))
+    train(tmp_path, f"resume={run}", f"train.max_steps={last + 3}")
+    steps = Counter(rowlog.read(run / "rows")["step"].tolist())
+    assert steps == dict.fromkeys(range(1, last + 4), 4)
 
 
 def test_early_stopping_keeps_the_best(tmp_path: Path) -> None:

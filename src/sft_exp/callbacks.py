@@ -11,15 +11,16 @@ from sft_exp.trainer import Trainer
 
 
 class Clock(TrainerCallback):  # type: ignore[misc]
-    """Starts the meter when the loop starts, and counts steps that the loss scaler skipped."""
+    """Starts meter and row log when the loop starts, and counts steps that the loss scaler skipped."""
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
 
-    def on_train_begin(self, *_: Any, **__: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         # Variables of the environment can make accelerate leave DeepSpeed out in silence: believe the engine only.
         wanted, got = self.trainer.request.experiment.zero.stage, zero_stage(self.trainer.model_wrapped)
         assert wanted == got, f"zero={wanted} was asked for and the engine runs stage {got}"
+        self.trainer.row_losses.begin(rank=args.process_index, ranks=args.world_size, step=state.global_step)
         self.trainer.meter.start()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from sft_exp import data, explain, plan, run, schema, sweep, ui
+from sft_exp import data, data_rows, explain, plan, run, schema, sweep, ui
 from sft_exp.errors import ConfigError, SftExpError, report
 from sft_exp.request import Request, flatten
 
@@ -144,6 +144,9 @@ def hydra_raises() -> Iterator[None]:
 
 def start(argv: list[str]) -> None:
     """Run one command line."""
+    if argv[:2] == ["data", "rows"]:  # about a run that is there: nothing to compose
+        data_rows.show(argv[2:])
+        return
     command, sys.argv[1:] = read_arguments(argv)
     requests, sweep_folder = compose(argv)
     if sweep_folder is None:

@@ -82,6 +82,11 @@ class RunDir:
         return self.path / "metrics.jsonl"
 
     @property
+    def rows(self) -> Path:
+        """Rows and losses of each step, one file per rank (`rowlog`)."""
+        return self.path / "rows"
+
+    @property
     def samples(self) -> Path:
         """Answers before and after training."""
         return self.path / "samples.json"

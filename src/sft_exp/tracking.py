@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 DRAIN_S = 30.0
 """Seconds the thread may take at the end to send what is left."""
+ROWS_LIMIT = 20 * 2**20
+"""Bytes of the row log above which it stays in the run folder: it grows by 16 for each trained conversation."""
 SUMMARY = (
     "steps", "loss_first", "loss_last", "eval_loss", "eval_loss_best", "grad_norm", "tokens_per_second", "tokens_seen",
     "mfu", "peak_memory_gib", "skipped_steps", "parameters", "trainable_parameters",
@@ -198,6 +200,8 @@ class Tracker:
         for file in (self.run.result, self.run.samples, self.run.metrics):
             if file.exists():
                 made.log_artifact(self.run_id, str(file))
+        if 0 < sum(file.stat().st_size for file in self.run.rows.glob("*.bin")) < ROWS_LIMIT:
+            made.log_artifacts(self.run_id, str(self.run.rows), self.run.rows.name)
         made.set_terminated(self.run_id, status)
 
     def _summary(self, made: "MlflowClient") -> None:

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from datasets import Dataset
 from transformers import EarlyStoppingCallback, PreTrainedTokenizerFast
@@ -71,11 +72,13 @@ def start_deepspeed(experiment: Experiment) -> None:
 
 
 def load_rows(data: dict[str, Any]) -> tuple[Dataset, Dataset | None]:
-    """Training rows and, where there are any, evaluation rows."""
+    """Training rows, with their position as `index`, and, where there are any, evaluation rows."""
     folder = Path(data["folder"])
     columns = ["input_ids", "labels"]
     held_out = dataset.load(folder, "eval").select_columns(columns) if data["eval_rows"] else None
-    return dataset.load(folder, "train").select_columns(columns), held_out
+    rows = dataset.load(folder, "train").select_columns(columns)
+    # Beside the mapped file, which is not copied: 4 ms for 200,000 rows.
+    return rows.add_column("index", np.arange(len(rows), dtype=np.int64)), held_out
 
 
 def load_network(experiment: Experiment, tokenizer: PreTrainedTokenizerFast) -> Any:

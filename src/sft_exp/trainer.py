@@ -1,4 +1,4 @@
-"""TRL's SFTTrainer with our meters, our log and fp32 adapters."""
+"""TRL's SFTTrainer with our meters, our log, the loss of each row and fp32 adapters."""
 
 import json
 import math
@@ -6,11 +6,14 @@ import time
 from typing import Any
 
 import torch
+from datasets import Dataset
 from trl import SFTTrainer
+from trl.trainer.utils import global_then_local_main_first
 
-from sft_exp import adapter
+from sft_exp import adapter, packing
 from sft_exp.meter import Meter, flops_per_token, peak_memory_gib, size
 from sft_exp.request import Request
+from sft_exp.rowloss import KEY, RowCollator, RowLosses
 from sft_exp.rundir import RunDir, finite
 from sft_exp.schema import AdapterKind
 
@@ -35,6 +38,8 @@ class Trainer(SFTTrainer):  # type: ignore[misc]
     def __init__(self, *args: Any, request: Request, run: RunDir, tokens_seen: int, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.request, self.run = request, run
+        self.data_collator: Any = RowCollator(self.data_collator)
+        self.row_losses = RowLosses(run.rows)
         if request.experiment.adapter.kind is not AdapterKind.full and request.experiment.zero.stage == 0:
             # TRL turns trainable parts of quantised models into bf16, which swallows small updates and has no
             # gradient scaling in fp16. Under DeepSpeed the engine keeps fp32 copies of its own.
@@ -45,6 +50,22 @@ class Trainer(SFTTrainer):  # type: ignore[misc]
         self.flops_per_token = flops_per_token(self.model)
         self.parameters = sum(map(size, self.model.parameters()))
         self.trainable = sum(size(p) for p in self.model.parameters() if p.requires_grad)
+
+    def _prepare_dataset(
+        self, dataset: Dataset, processing_class: Any, args: Any, packing_on: bool, *_: Any
+    ) -> Dataset:
+        """Pack and shuffle. TRL would also cut each row to the length that it has, and forget `index` in packing."""
+        with global_then_local_main_first():
+            shuffled = dataset.shuffle(seed=args.seed) if args.shuffle_dataset else dataset
+            if not packing_on:
+                return shuffled
+            packed = packing.pack(shuffled, args.max_length, args.packing_strategy, args.dataset_num_proc)
+            return packed.shuffle(seed=args.seed) if args.shuffle_dataset else packed
+
+    def _set_signature_columns_if_needed(self) -> None:
+        super()._set_signature_columns_if_needed()
+        if "index" not in self._signature_columns:
+            self._signature_columns.append("index")
 
     def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
         """Count, then train."""
@@ -59,9 +80,8 @@ class Trainer(SFTTrainer):  # type: ignore[misc]
         return metrics
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """In evaluation, remember loss and trained tokens of each row besides."""
-        if self.model.training:
-            return super().compute_loss(model, inputs, *args, **kwargs)
+        """Take the loss of each row from the forward pass besides."""
+        row_index = inputs.pop(KEY, None)
         outputs: list[Any] = []
 
         def forward(**given: Any) -> Any:
@@ -69,12 +89,18 @@ class Trainer(SFTTrainer):  # type: ignore[misc]
             return outputs[-1]
 
         loss = super().compute_loss(forward, inputs, *args, **kwargs)
-        rows = torch.stack([-outputs[0].log_probs.float().sum(-1), outputs[0].label_mask.float().sum(-1)], dim=-1)
+        fused = outputs[-1]  # under label smoothing an ordinary pass, for the loss, comes before the fused one
+        if self.model.training:
+            if row_index is not None:
+                self.row_losses.add(self.state.global_step + 1, row_index, fused, inputs.get("seq_idx"))
+            return loss
+        rows = torch.stack([-fused.log_probs.float().sum(-1), fused.label_mask.float().sum(-1)], dim=-1)
         # Rows that were repeated to give every rank as many batches are dropped here.
         self._eval_sums += self.accelerator.gather_for_metrics(rows).double().sum(0).cpu()
         return loss
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        self.row_losses.write()  # a run that is resumed from here does not repeat these steps
         with self.meter.leave_out():
             super()._save_checkpoint(*args, **kwargs)
 
@@ -86,6 +112,7 @@ class Trainer(SFTTrainer):  # type: ignore[misc]
             logs["eval_loss"] = float(self._eval_sums[0] / self._eval_sums[1].clamp(min=1))
             self._eval_sums = torch.zeros(2, dtype=torch.float64)
         super().log(logs, start_time)
+        self.row_losses.write()
         row = {NAMES[key]: value for key, value in logs.items() if key in NAMES}
         if "train/loss" in row:
             row |= self._throughput() | self._scaling()
