@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 DECIDING = (
-    "rows", "textfile", "jsonrows", "tables", "reader", "conversation", "fields", "messages", "normalize", "template",
-    "layout", "labels", "prepared", "selection", "chunks", "arrow", "sources", "staging", "dataset",
+    "rows", "textfile", "jsonrows", "tables", "reader", "conversation", "fields", "messages", "normalize", "rendering",
+    "reasoning", "separators", "training_template", "template", "turns", "layout", "labels", "prepared", "selection",
+    "chunks", "arrow", "sources", "staging", "dataset",
 )  # fmt: skip
 """Modules that decide what is written; a test compares them with the imports."""
 

@@ -36,8 +36,16 @@ class Encoded:
     """Every trained token was cut off."""
     end_trained: bool
     """The end token of at least one turn is trained."""
+    end_inside: bool
+    """The last token of the last turn lies inside `max_length`."""
+    turns: int
+    """Assistant turns before the cut."""
+    ends_trained: int
+    """Turns whose end token is trained."""
     think_blocks: int
     """Reasoning blocks in the trained text."""
+    row_think_blocks: int
+    """Reasoning blocks in the assistant's messages."""
     control_text: bool
     """A message contains the text of a control token; it was tokenised as text."""
 
@@ -126,13 +134,18 @@ class Encoder:
         if not any(label != IGNORED for label in labels[1:]):  # the first token is never predicted
             return BadRow("no_trainable_token", "no token of it would be trained")
         kept = labels[: self._max_length]
+        ends = [last < self._max_length and ids[last] == layout.end for _, last in tokens if last > 0]
         return Encoded(
             input_ids=ids[: self._max_length],
             labels=kept,
             trained_tokens=sum(label != IGNORED for label in kept[1:]),
             truncated=len(ids) > self._max_length,
             answer_truncated=all(first >= self._max_length for first, _ in tokens),
-            end_trained=any(ids[last] == layout.end for _, last in tokens if 0 < last < self._max_length),
+            end_trained=any(ends),
+            end_inside=tokens[-1][1] < self._max_length,
+            turns=len(tokens),
+            ends_trained=sum(ends),
             think_blocks=sum(layout.text.count("</think>", *span) for span in layout.trained),
+            row_think_blocks=layout.think_blocks,
             control_text=bool(layout.plain),
         )
