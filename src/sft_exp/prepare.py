@@ -16,7 +16,7 @@ def prepare(run: RunDir) -> None:
     # A GGUF file is converted here, by one process, before the ranks look for it.
     if experiment.model.gguf:
         checkpoint.resolve(experiment.model)
-    tokenizer = load_tokenizer(experiment.model)
+    tokenizer = load_tokenizer(experiment.model, preparing=True)
     prepared = dataset.prepare(experiment.dataset, tokenizer, cache=checkpoint.cache_folder() / "data")
     rundir.write_json(run.data, prepared)
 

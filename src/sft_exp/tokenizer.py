@@ -7,9 +7,10 @@ torch out, while AutoTokenizer takes three.
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sft_exp import training_template
 from sft_exp.checkpoint import looks_local, not_loadable, resolve
 from sft_exp.errors import ConfigError
-from sft_exp.schema import Model, Weights
+from sft_exp.schema import TRAINING_TEMPLATE, Model, Weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -18,10 +19,16 @@ SHIPPED = Path(__file__).parent / "assets" / "tokenizer"
 FILES = ("tokenizer*", "*.jinja", "vocab.*", "merges.txt", "*tokens*.json", "config.json", "*.model", "*.py")
 
 
-def load_tokenizer(model: Model) -> "PreTrainedTokenizerFast":
-    """Load the tokenizer; a token that the vocabulary already has keeps its id and its kind."""
+def load_tokenizer(model: Model, *, preparing: bool = False) -> "PreTrainedTokenizerFast":
+    """Load the tokenizer; a token that the vocabulary already has keeps its id and its kind.
+
+    With `preparing` its chat template is the one that writes the training tokens, which is never saved.
+    """
     tokenizer = _load_plain(model)
-    if model.chat_template:
+    if model.chat_template == TRAINING_TEMPLATE:
+        if preparing and not _takes_shipped(model):  # the shipped template loses nothing
+            tokenizer.chat_template = training_template.require(tokenizer)
+    elif model.chat_template:
         tokenizer.chat_template = _read_template(model.chat_template)
     # As special tokens they would vanish from text decoded with skip_special_tokens=True.
     tokenizer.add_tokens(new_tokens(model, tokenizer), special_tokens=False)
@@ -55,9 +62,13 @@ def _load_plain(model: Model) -> "PreTrainedTokenizerFast":
         raise not_loadable("tokenizer", name, error) from error
 
 
+def _takes_shipped(model: Model) -> bool:
+    return model.tokenizer is None and model.weights is Weights.random
+
+
 def _locate(model: Model) -> tuple[str, Path]:
     """Return the tokenizer's name for messages and the local folder that holds its files."""
-    if model.tokenizer is None and model.weights is Weights.random:
+    if _takes_shipped(model):
         return "the shipped tokenizer", SHIPPED
     name = model.tokenizer or resolve(model)
     if looks_local(name):

@@ -7,9 +7,6 @@ from sft_exp.errors import ConfigError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-NAME = "training"
-"""Value of `model.chat_template` that asks for it."""
-
 
 def find(tokenizer: "PreTrainedTokenizerBase") -> str | None:
     """The training template for a tokenizer's template, which may be that one itself; None if TRL knows none."""
