@@ -26,19 +26,24 @@ class Turns:
     """The template itself says what is trained, so a prompt that differs from the rendering is no fault."""
 
     def place(self) -> list[Written]:
-        """Find all messages."""
+        """Find all messages; each stands before the answer that follows it, since equal text may stand behind."""
+        begins = [self._begin(number) if self._answers(number) else None for number in range(len(self.messages))]
         found: list[Written] = []
         at = 0
-        for number, message in enumerate(self.messages):
-            assistant = message["role"] == "assistant"
-            begin = self._begin(number) if assistant else None
+        for number, begin in enumerate(begins):
+            before = next((later for later in begins[number + 1 :] if later is not None), len(self.text))
             start = at if begin is None else begin
-            end = self._find(message, number, self.text, start)
+            end = self._find(number, self.text, start, before)
             at = max(at, end)
-            if assistant:
+            if self._answers(number):
                 at = self._stop(number, start, at)
-            found.append(Written(start, end, (start, at) if assistant else None, prompted=begin is not None))
+                found.append(Written(start, end, (start, at), prompted=begin is not None))
+            else:
+                found.append(Written(start, end))
         return found
+
+    def _answers(self, number: int) -> bool:
+        return bool(self.messages[number]["role"] == "assistant")
 
     def _begin(self, number: int) -> int | None:
         """Where a turn begins: behind what inference would prompt with."""
@@ -68,23 +73,25 @@ class Turns:
         if not (end and self.text.startswith(end, at)):  # as after a tool call, or closed by a mark of its own
             is_last = number + 1 == len(self.messages)
             closed = self.text if is_last else self.template.render(self.messages[: number + 1], tools=self.tools)
-            end = closed[self._find(self.messages[number], number, closed, start) :].rstrip()
+            end = closed[self._find(number, closed, start, len(closed)) :].rstrip()
         return at + len(closing(end, self.text[at : at + len(end)]))
 
-    def _find(self, message: Message, number: int, text: str, start: int) -> int:
+    def _find(self, number: int, text: str, start: int, before: int) -> int:
         """End of the message in the text; a template may drop a role, strip reasoning or leave out tool calls."""
-        at = start
+        message, at = self.messages[number], start
         for piece in _pieces(message):
-            found = text.find(piece, at)
+            found = text.find(piece, at, before)
             if found < 0 and message["role"] == "tool":  # some templates write a tool's output as JSON
                 piece = json.dumps(piece, ensure_ascii=False)[1:-1]
-                found = text.find(piece, at)
-            if found < 0 and piece not in text:
-                raise self._lost(message, number)
+                found = text.find(piece, at, before)
+            # Some templates move system messages to the front, or write the parts of an answer in another order.
+            if found < 0 and text.find(piece, start if self._answers(number) else 0, before) < 0:
+                raise self._lost(number)
             at = found + len(piece) if found >= 0 else at
         return at
 
-    def _lost(self, message: Message, number: int) -> BadRow | ConfigError:
+    def _lost(self, number: int) -> BadRow | ConfigError:
+        message = self.messages[number]
         if message["role"] == "assistant" and ("</think>" in message["content"] or "reasoning_content" in message):
             return ConfigError(
                 f"the chat template drops the reasoning of message {number + 1}, so it would be trained away: "
