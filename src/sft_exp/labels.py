@@ -38,6 +38,8 @@ class Encoded:
     """The end token of at least one turn is trained."""
     end_inside: bool
     """The last token of the last turn lies inside `max_length`."""
+    last_end_trained: bool
+    """The end token of the last turn is trained."""
     turns: int
     """Assistant turns before the cut."""
     ends_trained: int
@@ -134,7 +136,7 @@ class Encoder:
         if not any(label != IGNORED for label in labels[1:]):  # the first token is never predicted
             return BadRow("no_trainable_token", "no token of it would be trained")
         kept = labels[: self._max_length]
-        ends = [last < self._max_length and ids[last] == layout.end for _, last in tokens if last > 0]
+        ends = [0 < last < self._max_length and ids[last] == layout.end for _, last in tokens]
         return Encoded(
             input_ids=ids[: self._max_length],
             labels=kept,
@@ -143,6 +145,7 @@ class Encoder:
             answer_truncated=all(first >= self._max_length for first, _ in tokens),
             end_trained=any(ends),
             end_inside=tokens[-1][1] < self._max_length,
+            last_end_trained=ends[-1],
             turns=len(tokens),
             ends_trained=sum(ends),
             think_blocks=sum(layout.text.count("</think>", *span) for span in layout.trained),

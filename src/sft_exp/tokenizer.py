@@ -4,6 +4,7 @@ transformers is imported inside the functions, and by its tokenizer module only:
 torch out, while AutoTokenizer takes three.
 """
 
+import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,7 +46,7 @@ def new_tokens(model: Model, tokenizer: "PreTrainedTokenizerFast | None" = None)
 
 
 def _load_plain(model: Model) -> "PreTrainedTokenizerFast":
-    """Read the files and change nothing. tokenizer.json is taken as it is; other formats need AutoTokenizer."""
+    """Read the files and change nothing. tokenizer.json is taken as it is; AutoTokenizer converts other formats."""
     name, folder = _locate(model)
     try:
         if (folder / "tokenizer.json").is_file() and not model.trust_remote_code:
@@ -58,7 +59,12 @@ def _load_plain(model: Model) -> "PreTrainedTokenizerFast":
             str(folder), trust_remote_code=model.trust_remote_code
         )
         return tokenizer
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, ImportError) as error:
+        if any(folder.glob("*.model")) and importlib.util.find_spec("sentencepiece") is None:
+            raise ConfigError(
+                f"The tokenizer of {name} is a sentencepiece file, which a package reads that is missing here: "
+                "pip install sentencepiece, or set model.tokenizer to a folder with tokenizer.json."
+            ) from error
         raise not_loadable("tokenizer", name, error) from error
 
 
