@@ -1,9 +1,11 @@
-"""Conversations, tokenizers with the templates of tests/templates, and what is trained of the former by the latter."""
+"""Conversations, tokenizers with the templates of tests/templates or of TRL, and what they train of the former."""
 
+import importlib.metadata
+import re
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer, processors
+from tokenizers import AddedToken, Tokenizer, processors
 from transformers import PreTrainedTokenizerFast
 
 from sft_exp.conversation import Conversation
@@ -19,6 +21,13 @@ TOKENS = {
     "strips_reasoning": {"bos_token": "<s>", "eos_token": "</s>"},
     "thinks_first": {"bos_token": "<s>", "eos_token": "</s>"},
 }
+TRL_TEMPLATES = Path(str(importlib.metadata.distribution("trl").locate_file("trl"))) / "chat_templates"
+PUBLISHED = {
+    "qwen2_5": {"eos_token": "<|im_end|>"},
+    "qwen3": {"eos_token": "<|im_end|>"},
+    "llama3": {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"},
+    "deepseek_r1_distill": {"bos_token": "<｜begin▁of▁sentence｜>", "eos_token": "<｜end▁of▁sentence｜>"},
+}
 
 
 def make(template: str | None, *, trim_offsets: bool = False, **tokens: str) -> PreTrainedTokenizerFast:
@@ -31,8 +40,35 @@ def make(template: str | None, *, trim_offsets: bool = False, **tokens: str) -> 
     return tokenizer
 
 
+def published(name: str) -> PreTrainedTokenizerFast:
+    """The shipped tokenizer with a published chat template, as TRL keeps it, and the control tokens that it writes."""
+    tokenizer = make(None, trim_offsets=False, **PUBLISHED[name.removesuffix("_training")])
+    tokenizer.chat_template = (TRL_TEMPLATES / f"{name}.jinja").read_text(encoding="utf-8")
+    marks = sorted(set(re.findall(r"<[|｜][^<>|｜\s]+[|｜]>", tokenizer.chat_template)))
+    tokenizer.add_tokens([AddedToken(mark, special=True, normalized=False) for mark in marks], special_tokens=True)
+    return tokenizer
+
+
 def row(value: dict[str, Any]) -> Conversation:
     return normalize(value, role_map={}, columns={})
+
+
+TOOL = {
+    "type": "function",
+    "function": {"name": "weather", "description": "天气", "parameters": {"type": "object", "properties": {}}},
+}
+
+
+def tool_chat() -> Conversation:
+    """A question, a tool call, the tool's output and an answer."""
+    call = {"type": "function", "function": {"name": "weather", "arguments": '{"city": "Zürich"}'}}
+    messages = [
+        {"role": "user", "content": "Weather?"},
+        {"role": "assistant", "content": "Let me see.", "tool_calls": [call]},
+        {"role": "tool", "content": '{"t": 3, "雨": true}'},
+        {"role": "assistant", "content": "三度 🌧"},
+    ]
+    return row({"messages": messages, "tools": [TOOL]})
 
 
 def chat(*turns: str, system: str = "") -> Conversation:

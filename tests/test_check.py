@@ -21,7 +21,7 @@ PROBLEMS: list[tuple[str, Machine, list[str]]] = [
     # model
     ("model.path=null model.gguf=null", NO_CARDS, ["model.path=FOLDER_OR_HUB_ID"]),
     ("model=tiny model.shape.hidden_size=null", NO_CARDS, ["model.shape.hidden_size (1 missing)"]),
-    (f"{CPU} model.chat_template=no.jinja", NO_CARDS, ["no.jinja is not there"]),
+    (f"{CPU} model.chat_template=no.jinja", NO_CARDS, ["no.jinja is not there: give a jinja file, or training"]),
     (f"{CPU} model.trust_remote_code=true model.revision=main", NO_CARDS, ["model.revision=main"]),
     (f"{CPU} model.special_tokens=[<a>,<a>]", NO_CARDS, ["['<a>', '<a>']"]),
     (f"{CPU} model.special_tokens=['']", NO_CARDS, ["empty or repeated"]),

@@ -16,7 +16,7 @@ from trl import pack_dataset
 
 from composing import NO_CARDS, compose
 from sft_exp import launch, packing, rowlog, rundir
-from sft_exp.prepare import prepare
+from sft_exp.prepare import prepare_run
 from sft_exp.resolve import resolve
 from sft_exp.rowloss import RowCollator, RowLosses, sums
 from sft_exp.rundir import RunDir
@@ -137,7 +137,7 @@ def train(tmp_path: Path, *overrides: str, conversations: int = 22) -> RunDir:
     os.environ |= launch.added(asked.experiment, os.environ, launch.free_port())
     AcceleratorState._reset_state(reset_partial_state=True)  # what an earlier run has left in this process
     run = rundir.create(asked)
-    prepare(run)
+    prepare_run(run)
     train.train(asked, run)
     return run
 

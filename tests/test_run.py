@@ -184,7 +184,7 @@ def test_adapters_learn_from_a_local_folder(tmp_path: Path, single: Path, overri
 def test_experiments_train(tmp_path: Path, single: Path, name: str) -> None:
     train(
         tmp_path, f"experiment={name}", f"model.path={single / 'model'}", "dataset=sample", "hw.device=cpu",
-        "train.max_steps=2", "train.save_steps=null", "tracking=none",
+        "model.chat_template=null", "train.max_steps=2", "train.save_steps=null", "tracking=none",
     )  # fmt: skip
     assert json.loads((run_folder(tmp_path) / "result.json").read_text())["steps"] == 2
 

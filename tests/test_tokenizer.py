@@ -1,5 +1,7 @@
 """Tokens, templates and what loading costs."""
 
+import importlib.util
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from chats import TRL_TEMPLATES, make, published
 from sft_exp.errors import ConfigError
 from sft_exp.schema import Model, Weights
 from sft_exp.tokenizer import SHIPPED, load_tokenizer, new_tokens
@@ -117,6 +120,53 @@ def test_tokenizer_that_is_not_there(monkeypatch: pytest.MonkeyPatch, fields: di
     assert "\n" not in str(caught.value)
     if "hub" in sentence:
         assert all(word in str(caught.value) for word in ("HF_ENDPOINT", "HF_HUB_OFFLINE", "model.path=/folder"))
+
+
+def test_training_template_prepares_and_is_not_saved(tmp_path: Path) -> None:
+    published("deepseek_r1_distill").save_pretrained(tmp_path)
+    model = Model(path=str(tmp_path), chat_template="training")
+    stock, training = (
+        (TRL_TEMPLATES / f"deepseek_r1_distill{kind}.jinja").read_text(encoding="utf-8") for kind in ("", "_training")
+    )
+    assert load_tokenizer(model).chat_template == stock
+    assert load_tokenizer(model, preparing=True).chat_template == training
+    assert load_tokenizer(shipped(chat_template="training"), preparing=True).chat_template
+    published("deepseek_r1_distill_training").save_pretrained(tmp_path)  # fit for training already
+    assert load_tokenizer(model, preparing=True).chat_template == training
+
+
+def test_no_training_template_is_a_sentence(tmp_path: Path) -> None:
+    model = Model(path=str(tmp_path), chat_template="training")
+    for tokenizer, words in ((make("chatml"), "the tokenizer's chat template"), (make(None), "chat template: set")):
+        tokenizer.save_pretrained(tmp_path)
+        with pytest.raises(ConfigError, match=rf"{words}.*model\.chat_template=FILE\.jinja") as caught:
+            load_tokenizer(model, preparing=True)
+        assert "\n" not in str(caught.value)
+        (tmp_path / "chat_template.jinja").unlink(missing_ok=True)
+
+
+def test_vocabulary_and_merges_are_converted(tmp_path: Path) -> None:
+    backend = json.loads((SHIPPED / "tokenizer.json").read_text(encoding="utf-8"))
+    (tmp_path / "vocab.json").write_text(json.dumps(backend["model"]["vocab"]))
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in backend["model"]["merges"]]
+    (tmp_path / "merges.txt").write_text("\n".join(["#version: 0.2", *merges, ""]), encoding="utf-8")
+    settings = json.loads((SHIPPED / "tokenizer_config.json").read_text(encoding="utf-8"))
+    settings |= {"tokenizer_class": "Qwen2Tokenizer"}
+    settings["added_tokens_decoder"] = {token.pop("id"): token for token in backend["added_tokens"]}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
+    text = "Hi 你好 🌊<|im_end|>\n"
+    converted = load_tokenizer(Model(path=str(tmp_path)))
+    assert converted.is_fast and converted(text).input_ids == load_tokenizer(shipped())(text).input_ids
+
+
+@pytest.mark.skipif(importlib.util.find_spec("sentencepiece") is not None, reason="sentencepiece is installed")
+def test_sentencepiece_file_names_the_package(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.model").write_bytes(b"\n\x0e\n\x05<unk>")
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizer"}')
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(ConfigError, match="pip install sentencepiece"):
+        load_tokenizer(Model(path=str(tmp_path)))
 
 
 def test_folder_without_tokenizer(tmp_path: Path) -> None:

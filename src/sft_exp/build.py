@@ -59,6 +59,8 @@ def _new_report(fingerprint: str, config: Dataset, sources: Sequence[Source], en
         max_length=config.max_length,
         encodings={name: encoding for source in sources for name, encoding in source.encodings.items()},
         sources={source.name: {"rows": 0, "kept": 0, "used": 0} for source in sources},
+        added_system=encoder.added_system,
+        split_marks=list(encoder.marks.in_pieces),
         end_text=encoder.marks.end_text,
         end_token=encoder.marks.end_token,
     )

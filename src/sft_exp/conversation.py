@@ -45,12 +45,6 @@ class Conversation:
     digest: bytes = b""
     """Hash of the content: equal for equal conversations in any format."""
 
-    @property
-    def think_blocks(self) -> int:
-        """Reasoning blocks in what the assistant says."""
-        answers = [message for message in self.messages if message["role"] == "assistant"]
-        return sum(message["content"].count("</think>") + bool(message.get("reasoning_content")) for message in answers)
-
 
 def digest(conversation: Conversation) -> bytes:
     """Hash what is said; whether it was written as a chat or as prompt and completion makes no difference."""

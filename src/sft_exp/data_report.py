@@ -74,6 +74,9 @@ def _content(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "answers", ", ".join(f"{number} in {count:,} rows" for number, count in turns[:8])
     if data["added_system"]:
         yield "system", f"the chat template adds where a row has none: {data['added_system']!r}"
+    if data["split_marks"]:
+        marks = ", ".join(data["split_marks"])
+        yield "marks", f"the chat template writes {marks}, which the tokenizer cuts in pieces: does it fit the model?"
     if data["control_text_rows"]:
         yield "control", f"{data['control_text_rows']:,} rows name control tokens in their text; they stay text"
     if data["think_blocks_in_rows"]:

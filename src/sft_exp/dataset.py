@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 SPLITS = ("train", "eval", "test")
 DECIDING = (
-    "rows", "textfile", "jsonrows", "tables", "reader", "conversation", "fields", "messages", "normalize", "template",
-    "layout", "labels", "prepared", "selection", "chunks", "arrow", "sources", "staging", "dataset", "build", "tally",
-    "lengths", "language", "mixture", "preview",
+    "rows", "textfile", "jsonrows", "tables", "reader", "conversation", "fields", "messages", "normalize", "rendering",
+    "reasoning", "separators", "training_template", "template", "turns", "layout", "labels", "prepared", "selection",
+    "chunks", "arrow", "sources", "staging", "dataset", "build", "tally", "lengths", "language", "mixture", "preview",
 )  # fmt: skip
 """Modules that decide what is written; a test compares them with the imports."""
 NOT_DECIDING = {"name", "path", "num_proc", "max_bad_fraction", "shuffle"}

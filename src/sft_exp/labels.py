@@ -39,16 +39,20 @@ class Encoded:
     """Trained tokens beyond `max_length`."""
     answer_truncated: bool
     """Every trained span was cut off."""
-    turns: int
-    """Trained spans: assistant turns, or one text."""
     end_inside: bool
     """The last span ends inside `max_length`."""
-    end_missing: bool
-    """... but not with the end token."""
     end_trained: bool
-    """The end token of at least one span is trained."""
+    """The end token of at least one turn is trained."""
+    last_end_trained: bool
+    """The end token of the last turn is trained."""
+    turns: int
+    """Assistant turns, or one text, before the cut."""
+    ends_trained: int
+    """Turns whose end token is trained."""
     think_blocks: int
     """Reasoning blocks in the trained text."""
+    row_think_blocks: int
+    """Reasoning blocks in the assistant's messages."""
     control_text: bool
     """A message contains the text of a control token; it was tokenised as text."""
 
@@ -94,9 +98,9 @@ class Encoder:
         self.marks = find_marks(tokenizer, self._backend, self._template)
 
     @property
-    def identity(self) -> list[str]:
-        """Everything about tokenizer and template that decides the ids."""
-        return [self._backend.to_str(), self._chat_template, self.marks.bos, self.marks.eos]
+    def added_system(self) -> str:
+        """System prompt that the chat template writes for conversations that have none."""
+        return self._template.added_system if self._template else ""
 
     def encode(self, conversations: Sequence[Conversation]) -> list[Result]:
         """Encode each, or say why not."""
@@ -138,21 +142,21 @@ class Encoder:
         trained = _trained(labels)
         if not trained:
             return BadRow("no_trainable_token", "no token of it would be trained")
-        kept = _trained(labels[:limit])
-        ends = [ids[after - 1] == layout.end for _, after in tokens.trained if 1 < after <= limit]
-        end_inside = bool(tokens.trained) and tokens.trained[-1][1] <= limit
+        ends = [1 < after <= limit and ids[after - 1] == layout.end for _, after in tokens.trained]
         return Encoded(
             input_ids=ids[:limit],
             labels=labels[:limit],
             length=len(ids),
-            trained_tokens=kept,
-            lost_tokens=trained - kept,
+            trained_tokens=_trained(labels[:limit]),
+            lost_tokens=trained - _trained(labels[:limit]),
             answer_truncated=all(first >= limit for first, _ in tokens.trained),
             turns=len(tokens.trained),
-            end_inside=end_inside,
-            end_missing=end_inside and not (ends and ends[-1]),
+            end_inside=tokens.trained[-1][1] <= limit,
             end_trained=any(ends),
+            last_end_trained=ends[-1],
+            ends_trained=sum(ends),
             think_blocks=sum(layout.text.count("</think>", *span) for span in layout.trained),
+            row_think_blocks=layout.think_blocks,
             control_text=bool(layout.plain),
         )
 

@@ -2,18 +2,20 @@
 
 A chat is rendered once by the template. Where an assistant turn begins is found by prefix differencing: the rendering
 of the messages before it, with the generation prompt, must be a prefix of the whole. The turn ends with the template's
-end token, which is trained; white space after it is not.
+end token, which is trained; white space after it is not. A template with generation blocks says itself what is trained;
+what the generation prompt supplies is taken off their beginning.
 """
 
-import json
 import re
 from dataclasses import dataclass
+from typing import Any
 
-from sft_exp.conversation import BadRow, Conversation, Message
+from sft_exp import reasoning
+from sft_exp.conversation import Conversation, Message
 from sft_exp.errors import ConfigError
+from sft_exp.separators import Written
 from sft_exp.template import ChatTemplate, Marks
-
-_THINK = re.compile(r"</?think>")
+from sft_exp.turns import Turns
 
 
 @dataclass(slots=True)
@@ -25,6 +27,8 @@ class Layout:
     """Id of the token that closes a trained span."""
     trained: list[tuple[int, int]]
     plain: list[tuple[int, int]]
+    think_blocks: int = 0
+    """Reasoning blocks in the assistant's messages."""
 
 
 def lay_out(conversation: Conversation, template: ChatTemplate | None, marks: Marks) -> Layout:
@@ -48,97 +52,50 @@ def _plain(conversation: Conversation, marks: Marks) -> Layout:
     if not prompt and text.startswith(marks.bos):
         before = ""
     whole = before + (text if text.endswith(marks.eos) else text + marks.eos)
-    return Layout(whole, marks.eos_token, [(len(before), len(whole))], [])
+    return Layout(whole, marks.eos_token, [(len(before), len(whole))], [], reasoning.count(conversation.messages))
 
 
 def _chat(conversation: Conversation, template: ChatTemplate, marks: Marks) -> Layout:
-    text = template.render(conversation.messages, tools=conversation.tools)
-    turns = _Turns(conversation, template, text)
-    layout = Layout(text, marks.end_token, [], [])
-    at = 0
-    for number, message in enumerate(conversation.messages):
-        assistant = message["role"] == "assistant"
-        start = turns.begin(number) if assistant else at
-        found = _find(message, number, text, start)
-        at = max(at, found)
-        if assistant:
-            at = turns.stop(number, start, at)
-            layout.trained.append((start, at))
-        layout.plain.extend(_control_text(marks.control, message, text, start, found))
+    messages, tools = conversation.messages, conversation.tools
+    if template.opening:
+        messages = reasoning.opened(messages, template.opening)
+    marked = template.marks_generation(tools)
+    text, spans = (
+        template.render_marked(messages, tools=tools) if marked else (template.render(messages, tools=tools), [])
+    )
+    found = _quick(messages, tools, template, text) or Turns(messages, tools, template, text, marked).place()
+    trained = [written.trained for written in found if written.trained]
+    layout = Layout(text, marks.end_token, trained, [], reasoning.count(messages))
+    if marked:
+        begins = [written.trained[0] for written in found if written.trained and written.prompted]
+        layout.trained = [span for each in spans if (span := _narrowed(each, begins, text, template.end_text))]
+    if marks.control:
+        for message, written in zip(messages, found, strict=True):
+            layout.plain.extend(_control_text(marks.control, message, text, written))
     return layout
 
 
-@dataclass(frozen=True, slots=True)
-class _Turns:
-    """Finds the borders of assistant turns in a rendered conversation."""
-
-    conversation: Conversation
-    template: ChatTemplate
-    text: str
-
-    def begin(self, number: int) -> int:
-        """Where a turn begins: behind what inference would prompt with."""
-        if number == 0:  # templates cannot render an empty list
-            start = self.template.turn_start
-            found = self.text.find(start)
-            return found + len(start) if found >= 0 else 0
-        before = self.template.render(self.conversation.messages[:number], prompt=True, tools=self.conversation.tools)
-        if not self.text.startswith(before):
-            raise ConfigError(
-                f"the chat template renders message {number + 1} otherwise than it prompts for it (it may drop the "
-                "reasoning of earlier turns): set model.chat_template=FILE.jinja to a template that keeps every turn."
-            )
-        return len(before)
-
-    def stop(self, number: int, start: int, at: int) -> int:
-        """Where a turn ends: behind what the template writes after its text when it is the last turn."""
-        messages = self.conversation.messages
-        is_last = number + 1 == len(messages)
-        closed = self.text if is_last else self.template.render(messages[: number + 1], tools=self.conversation.tools)
-        end = closed[_find(messages[number], number, closed, start) :].rstrip()
-        # Some templates close the last turn with one mark more than the others.
-        mark = next((mark for mark in (end, *end.split()[:1]) if self.text.startswith(mark, at)), "")
-        return at + len(mark)
+def _quick(messages: list[Message], tools: list[Any] | None, template: ChatTemplate, text: str) -> list[Written] | None:
+    separators = template.separators if tools is None else None
+    return separators.place(messages, text, template.render) if separators else None
 
 
-def _find(message: Message, number: int, text: str, start: int) -> int:
-    """End of the message in the text; a template may drop a role, strip reasoning or leave out tool calls."""
-    at = start
-    for piece in _pieces(message):
-        found = text.find(piece, at)
-        if found < 0 and message["role"] == "tool":  # some templates write a tool's output as JSON
-            piece = json.dumps(piece, ensure_ascii=False)[1:-1]
-            found = text.find(piece, at)
-        if found < 0 and piece not in text:
-            raise _lost(message, number)
-        at = found + len(piece) if found >= 0 else at
-    return at
+def _narrowed(span: tuple[int, int], begins: list[int], text: str, end_text: str) -> tuple[int, int] | None:
+    """A generation block without what the model is prompted with, and without white space after the end mark."""
+    start, stop = span
+    start = max((begin for begin in begins if start <= begin <= stop), default=start)
+    written = text[start:stop].rstrip()
+    if any(written.endswith(mark) for mark in (end_text, *end_text.split()[:1])):
+        stop = start + len(written)
+    return (start, stop) if start < stop else None
 
 
-def _pieces(message: Message) -> list[str]:
-    """Texts of a message that must occur in the rendering; white space around them and their think tags may change."""
-    texts = [message.get("reasoning_content", ""), *_THINK.split(message["content"])]
-    texts += [call["function"]["name"] for call in message.get("tool_calls", [])]
-    return [stripped for text in texts if (stripped := text.strip())]
-
-
-def _lost(message: Message, number: int) -> BadRow | ConfigError:
-    if message["role"] == "assistant" and ("</think>" in message["content"] or "reasoning_content" in message):
-        return ConfigError(
-            f"the chat template drops the reasoning of message {number + 1}, so it would be trained away: "
-            "set model.chat_template=FILE.jinja to a template that keeps <think> blocks."
-        )
-    return BadRow("lost_by_template", f"the chat template drops text of message {number + 1} ({message['role']})")
-
-
-def _control_text(
-    control: re.Pattern[str] | None, message: Message, text: str, start: int, end: int
-) -> list[tuple[int, int]]:
+def _control_text(control: re.Pattern[str], message: Message, text: str, written: Written) -> list[tuple[int, int]]:
     """Spans where a message contains the name of a control token."""
-    if not control or not control.search(message["content"]):
+    if not control.search(message["content"]):
         return []
     content = message["content"].strip()
-    begin = text.find(content, start, end)
+    begin = text.find(content, written.start, written.end)
     if begin < 0:
         return []
     return [match.span() for match in control.finditer(text, begin, begin + len(content))]

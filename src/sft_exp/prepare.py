@@ -21,7 +21,7 @@ def prepare(experiment: Experiment) -> Prepared:
     return dataset.prepare(
         experiment.dataset,
         tokenizer.identity(experiment.model),
-        lambda: tokenizer.load_tokenizer(experiment.model),
+        lambda: tokenizer.load_tokenizer(experiment.model, preparing=True),
         cache=checkpoint.cache_folder() / "data",
     )
 
@@ -56,15 +56,19 @@ def write(prepared: Prepared, problems: list[str], folder: Path) -> None:
     rundir.write_json(folder / "data_report.json", data)
 
 
+def prepare_run(run: RunDir) -> None:
+    """Prepare the rows of a run. Raises ConfigError if they should not be trained."""
+    prepared, problems = report(request.read(run.request).experiment)
+    if problems:
+        raise ConfigError(*problems)
+    write(prepared, problems, run.path)
+
+
 def main() -> None:
-    """Prepare the rows of a run; leave a fault behind if it fails or if they should not be trained."""
+    """Prepare the rows of a run; leave a fault behind if it fails."""
     run = RunDir(Path(sys.argv[1]))
     try:
-        experiment = request.read(run.request).experiment
-        prepared, problems = report(experiment)
-        if problems:
-            raise ConfigError(*problems)
-        write(prepared, problems, run.path)
+        prepare_run(run)
     except BaseException as error:
         faults.write(run, "prepare", error)
         raise

@@ -77,6 +77,8 @@ class Prepared:
     """Kept rows whose text names control tokens; they were tokenised as text."""
     added_system: str = ""
     """System prompt that the chat template adds where a row has none."""
+    split_marks: list[str] = field(default_factory=list)
+    """Marks that the chat template writes and that are no tokens, so that the model sees them in pieces."""
     end_text: str = ""
     """What the chat template, or without one the tokenizer, puts at the end of an answer."""
     end_token: int | None = None
@@ -116,10 +118,10 @@ class Prepared:
         self.tokens += len(encoded.input_ids)
         self.trained_tokens += encoded.trained_tokens
         self.ends_inside += encoded.end_inside
-        self.ends_missing += encoded.end_missing
+        self.ends_missing += encoded.end_inside and not encoded.last_end_trained
         self.rows_without_end += not encoded.end_trained
         self.think_blocks += encoded.think_blocks
-        self.think_blocks_in_rows += conversation.think_blocks
+        self.think_blocks_in_rows += encoded.row_think_blocks
         self.control_text_rows += encoded.control_text
 
     def _note(self, place: Place, reason: str, detail: str = "") -> None:

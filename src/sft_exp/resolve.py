@@ -8,6 +8,7 @@ from pathlib import Path
 from sft_exp import batch, hw
 from sft_exp.machine import Machine
 from sft_exp.schema import (
+    TRAINING_TEMPLATE,
     AdapterKind,
     Dataset,
     DatasetKind,
@@ -75,7 +76,7 @@ def _model(model: Model) -> Model:
         shape=_shape(model),
         path=_absolute_folder(model.path),
         tokenizer=_absolute_folder(model.tokenizer),
-        chat_template=str(Path(model.chat_template).expanduser().absolute()) if model.chat_template else None,
+        chat_template=_absolute_template(model.chat_template),
     )
 
 
@@ -97,6 +98,12 @@ def _absolute_folder(path: str | None) -> str | None:
     if path and (path.startswith(("/", ".", "~")) or Path(path).exists()):
         return str(Path(path).expanduser().absolute())
     return path
+
+
+def _absolute_template(path: str | None) -> str | None:
+    if not path or path == TRAINING_TEMPLATE:
+        return path or None
+    return str(Path(path).expanduser().absolute())
 
 
 def _absolute_data(dataset: Dataset) -> str | None:

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+TRAINING_TEMPLATE = "training"
+"""Value of `model.chat_template` that is no file."""
+
 
 class Dtype(Enum):
     """Type in which model weights are kept."""
@@ -126,7 +129,8 @@ class Model:
     attention: Attention = Attention.auto
     """Attention implementation; `auto` takes the first of the profile's list that can run."""
     chat_template: str | None = None
-    """A jinja file that replaces the tokenizer's chat template."""
+    """A jinja file that replaces the tokenizer's chat template; `training` prepares the rows with TRL's training
+    template for it and leaves the tokenizer its own."""
     special_tokens: list[str] = field(default_factory=list)
     """Tokens added to the tokenizer; their embedding rows are trained under every adapter."""
     trust_remote_code: bool = False

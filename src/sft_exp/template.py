@@ -1,19 +1,21 @@
 """The tokenizer's chat template: how messages are written, and which marks begin and end a turn."""
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sft_exp import reasoning, separators, training_template
 from sft_exp.conversation import BadRow, Message
 from sft_exp.errors import ConfigError
+from sft_exp.rendering import Renderer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerBase
 
 _PROBE = [{"role": "user", "content": "Qprobe"}, {"role": "assistant", "content": "Aprobe"}]
+_MARK = re.compile(r"<[|｜][^<>|｜\s]{1,40}[|｜]>")
 
 
 class ChatTemplate:
@@ -22,43 +24,44 @@ class ChatTemplate:
     def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
         self._tokenizer = tokenizer
         try:
+            self._renderer = Renderer(tokenizer)
             whole, asked = self.render(_PROBE), self.render(_PROBE[:1])
             prompted = self.render(_PROBE[:1], prompt=True)
-        except BadRow as error:
+            self.separators = separators.learn(self.render)
+        except (BadRow, ValueError) as error:
+            detail = error.detail if isinstance(error, BadRow) else error
             raise ConfigError(
-                f"the chat template fails on a plain question and answer ({error.detail}): "
+                f"the chat template fails on a plain question and answer ({detail}): "
                 "mend it or set model.chat_template=FILE.jinja."
             ) from error
+        bos = tokenizer.bos_token
+        if bos and whole.startswith(bos * 2):
+            raise ConfigError(
+                f"the chat template writes the begin token {bos} twice, which the model never saw: "
+                "set model.chat_template=FILE.jinja to one that writes it once."
+            )
         self.turn_start = prompted[len(asked) :] if prompted.startswith(asked) else ""
         self.end_text = whole.rpartition("Aprobe")[2].strip()
         """What follows an assistant turn, without white space around it."""
         self.written = whole + prompted
         """All it wrote when it was tried."""
+        self.opening = reasoning.opening(whole, prompted)
+        """What the generation prompt opens a think block with, if answers must bring it themselves."""
+        self.added_system = separators.added_system(self.render, bos or "")
+        """System prompt that it writes for conversations that have none."""
+        self.render_marked = self._renderer.marked
+        self.marks_generation = self._renderer.marks_generation
 
     def render(self, messages: Sequence[Message], *, prompt: bool = False, tools: list[Any] | None = None) -> str:
-        """Apply the template; anything may go wrong in it, and then the row is bad."""
-        try:
-            try:
-                return self._apply(messages, prompt, tools)
-            except TypeError:  # most templates write arguments as JSON, some join them as text
-                return self._apply([_with_text_arguments(message) for message in messages], prompt, tools)
-        except Exception as error:
-            raise BadRow("refused_by_template", str(error) or type(error).__name__) from error
+        """Apply the template; a row it cannot write is a BadRow."""
+        return self._renderer.text(messages, prompt=prompt, tools=tools)
 
-    def _apply(self, messages: Sequence[Message], prompt: bool, tools: list[Any] | None) -> str:
-        made = self._tokenizer.apply_chat_template(
-            list(messages), tools=tools, tokenize=False, add_generation_prompt=prompt
-        )
-        return str(made)
-
-
-def _with_text_arguments(message: Message) -> Message:
-    calls = [
-        {**call, "function": {**call["function"], "arguments": json.dumps(arguments, ensure_ascii=False)}}
-        for call in message.get("tool_calls", [])
-        if not isinstance(arguments := call["function"]["arguments"], str)
-    ]
-    return {**message, "tool_calls": calls} if calls else message
+    def remedy(self, what: str) -> str:
+        """Which template to set instead, one that does `what`."""
+        known = training_template.find(self._tokenizer)
+        if known is None or known == self._tokenizer.get_chat_template():
+            return f"set model.chat_template=FILE.jinja to a template that {what}"
+        return f"set model.chat_template=training, or model.chat_template=FILE.jinja to a template that {what}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,8 @@ class Marks:
     """The last token of `end_text`, None if that is no control token."""
     control: re.Pattern[str] | None
     """Names of control tokens that must stay text where a message contains them."""
+    in_pieces: tuple[str, ...] = ()
+    """Marks that the template writes and that are no tokens, so that the model sees them in pieces."""
 
 
 def find_marks(tokenizer: "PreTrainedTokenizerBase", backend: "Tokenizer", template: ChatTemplate | None) -> Marks:
@@ -82,13 +87,15 @@ def find_marks(tokenizer: "PreTrainedTokenizerBase", backend: "Tokenizer", templ
     bos = tokenizer.bos_token if _adds_bos(tokenizer) else ""
     eos = tokenizer.eos_token or ""
     end_text = template.end_text if template else eos
+    written = template.written if template else ""
     return Marks(
         bos=bos,
         eos=eos,
         eos_token=tokenizer.eos_token_id,
         end_text=end_text,
         end_token=_end_token(tokenizer, backend, end_text),
-        control=_control_pattern(tokenizer, template.written if template else "", (bos, eos)),
+        control=_control_pattern(tokenizer, written, (bos, eos)),
+        in_pieces=tuple(mark for mark in dict.fromkeys(_MARK.findall(written)) if _is_split(backend, mark)),
     )
 
 
@@ -102,6 +109,10 @@ def _end_token(tokenizer: "PreTrainedTokenizerBase", backend: "Tokenizer", text:
     ids = backend.encode(text, add_special_tokens=False).ids
     known = {*tokenizer.added_tokens_decoder, *tokenizer.all_special_ids}
     return ids[-1] if ids and ids[-1] in known else None
+
+
+def _is_split(backend: "Tokenizer", mark: str) -> bool:
+    return len(backend.encode(mark, add_special_tokens=False).ids) > 1
 
 
 def _control_pattern(

@@ -5,12 +5,14 @@ torch out, while AutoTokenizer takes three.
 """
 
 import hashlib
+import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sft_exp import training_template
 from sft_exp.checkpoint import looks_local, not_loadable, resolve
 from sft_exp.errors import ConfigError
-from sft_exp.schema import Model, Weights
+from sft_exp.schema import TRAINING_TEMPLATE, Model, Weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -19,10 +21,16 @@ SHIPPED = Path(__file__).parent / "assets" / "tokenizer"
 FILES = ("tokenizer*", "*.jinja", "vocab.*", "merges.txt", "*tokens*.json", "config.json", "*.model", "*.py")
 
 
-def load_tokenizer(model: Model) -> "PreTrainedTokenizerFast":
-    """Load the tokenizer; a token that the vocabulary already has keeps its id and its kind."""
+def load_tokenizer(model: Model, *, preparing: bool = False) -> "PreTrainedTokenizerFast":
+    """Load the tokenizer; a token that the vocabulary already has keeps its id and its kind.
+
+    With `preparing` its chat template is the one that writes the training tokens, which is never saved.
+    """
     tokenizer = _load_plain(model)
-    if model.chat_template:
+    if model.chat_template == TRAINING_TEMPLATE:
+        if preparing and not _takes_shipped(model):  # the shipped template loses nothing
+            tokenizer.chat_template = training_template.require(tokenizer)
+    elif model.chat_template:
         tokenizer.chat_template = _read_template(model.chat_template)
     # As special tokens they would vanish from text decoded with skip_special_tokens=True.
     tokenizer.add_tokens(new_tokens(model, tokenizer), special_tokens=False)
@@ -37,7 +45,8 @@ def identity(model: Model) -> list[str]:
     _, folder = _locate(model)
     files = sorted({file for pattern in FILES for file in folder.glob(pattern) if file.is_file()})
     digests = [f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}" for file in files]
-    template = _read_template(model.chat_template) if model.chat_template else ""
+    own = model.chat_template not in (None, TRAINING_TEMPLATE)
+    template = _read_template(str(model.chat_template)) if own else str(model.chat_template)
     return [*digests, template, *model.special_tokens]
 
 
@@ -48,7 +57,7 @@ def new_tokens(model: Model, tokenizer: "PreTrainedTokenizerFast | None" = None)
 
 
 def _load_plain(model: Model) -> "PreTrainedTokenizerFast":
-    """Read the files and change nothing. tokenizer.json is taken as it is; other formats need AutoTokenizer."""
+    """Read the files and change nothing. tokenizer.json is taken as it is; AutoTokenizer converts other formats."""
     name, folder = _locate(model)
     try:
         if (folder / "tokenizer.json").is_file() and not model.trust_remote_code:
@@ -61,13 +70,22 @@ def _load_plain(model: Model) -> "PreTrainedTokenizerFast":
             str(folder), trust_remote_code=model.trust_remote_code
         )
         return tokenizer
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, ImportError) as error:
+        if any(folder.glob("*.model")) and importlib.util.find_spec("sentencepiece") is None:
+            raise ConfigError(
+                f"The tokenizer of {name} is a sentencepiece file, which a package reads that is missing here: "
+                "pip install sentencepiece, or set model.tokenizer to a folder with tokenizer.json."
+            ) from error
         raise not_loadable("tokenizer", name, error) from error
+
+
+def _takes_shipped(model: Model) -> bool:
+    return model.tokenizer is None and model.weights is Weights.random
 
 
 def _locate(model: Model) -> tuple[str, Path]:
     """Return the tokenizer's name for messages and the local folder that holds its files."""
-    if model.tokenizer is None and model.weights is Weights.random:
+    if _takes_shipped(model):
         return "the shipped tokenizer", SHIPPED
     name = model.tokenizer or resolve(model)
     if looks_local(name):

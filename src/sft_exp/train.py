@@ -17,7 +17,7 @@ from sft_exp.errors import ConfigError
 from sft_exp.labels import chat_end_token
 from sft_exp.request import Request
 from sft_exp.rundir import RunDir
-from sft_exp.schema import Device, Dtype, Experiment, Precision
+from sft_exp.schema import TRAINING_TEMPLATE, Device, Dtype, Experiment, Precision
 from sft_exp.tokenizer import load_tokenizer, new_tokens
 from sft_exp.tracking import read_rows
 from sft_exp.worker import wait_for_data
@@ -91,7 +91,9 @@ def load_network(experiment: Experiment, tokenizer: PreTrainedTokenizerFast) -> 
         quantization=adapter.quantization(experiment.adapter, compute),
     )  # fmt: skip
     model.add_token_rows(network, tokenizer, new_tokens(settings))
-    end = chat_end_token(tokenizer)
+    # The end of a turn is the one that was trained, which the template of inference need not write (GLM's does not).
+    trains_by = load_tokenizer(settings, preparing=True) if settings.chat_template == TRAINING_TEMPLATE else tokenizer
+    end = chat_end_token(trains_by)
     if end is not None:
         model.align_end_token(network, tokenizer, end)
     return network

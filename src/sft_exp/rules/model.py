@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sft_exp import checkpoint, sizes
-from sft_exp.schema import Experiment, Weights
+from sft_exp.schema import TRAINING_TEMPLATE, Experiment, Weights
 
 
 def problems(experiment: Experiment) -> Iterator[str]:
@@ -22,8 +22,8 @@ def problems(experiment: Experiment) -> Iterator[str]:
         yield f"model.path={model.path} would not be read with model.weights=random: set model.weights=pretrained."
     if sentence := checkpoint.weights_problem(model):
         yield sentence
-    if model.chat_template and not Path(model.chat_template).is_file():
-        yield f"model.chat_template={model.chat_template} is not there: give a jinja file."
+    if model.chat_template not in (None, TRAINING_TEMPLATE) and not Path(model.chat_template).is_file():
+        yield f"model.chat_template={model.chat_template} is not there: give a jinja file, or training."
     if model.trust_remote_code and not re.fullmatch(r"[0-9a-f]{40}", model.revision or ""):
         yield (
             "model.trust_remote_code=true runs code from the hub, which may change under "
