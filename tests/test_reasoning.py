@@ -18,6 +18,7 @@ THINK = "<think>\nseven eights 乘\n</think>\n\n56 🎉"
         ("seven eights\n</think>\n\n56", "seven eights\n</think>\n\n56"),  # the opening mark came with the prompt
         ("<think>seven eights</think>56", "seven eights</think>56"),
         ("\n<think>\n\n</think>\n\n56", "</think>\n\n56"),
+        ("<think></think>56", "</think>56"),
     ],
 )
 def test_r1_trains_what_follows_the_prompt(answer: str, trained: str) -> None:

@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import PreTrainedTokenizerFast
+
+from chats import published
 
 from sft_exp import rowlog
 
@@ -187,6 +190,26 @@ def test_experiments_train(tmp_path: Path, single: Path, name: str) -> None:
         "model.chat_template=null", "train.max_steps=2", "train.save_steps=null", "tracking=none",
     )  # fmt: skip
     assert json.loads((run_folder(tmp_path) / "result.json").read_text())["steps"] == 2
+
+
+def test_training_template_writes_the_rows_and_is_not_saved(tmp_path: Path) -> None:
+    tokens, data = tmp_path / "tokens", tmp_path / "rows.jsonl"
+    stock = published("deepseek_r1_distill")
+    stock.save_pretrained(tokens)
+    answer = "<think>\nadd\n</think>\n\n%d"
+    line = (
+        json.dumps({"messages": [{"role": "user", "content": "%d"}, {"role": "assistant", "content": answer}]}) + "\n"
+    )
+    data.write_text("".join(line % (i, i + 1) for i in range(20)))
+    train(
+        tmp_path, "model=tiny", f"model.tokenizer={tokens}", "model.shape.vocab_size=2176", "hw=cpu", "tracking=none",
+        "model.chat_template=training", "dataset=jsonl", f"dataset.path={data}", "train.max_steps=1",
+    )  # fmt: skip
+    run = run_folder(tmp_path)
+    report = json.loads((run / "data.json").read_text())
+    assert (report["kept"], report["think_blocks"], report["rows_without_end"]) == (20, 20, 0)
+    saved = PreTrainedTokenizerFast.from_pretrained(run / "model")
+    assert saved.chat_template == stock.chat_template and saved.eos_token == "<｜end▁of▁sentence｜>"
 
 
 def test_resume_continues_at_the_right_step_in_the_same_mlflow_run(tmp_path: Path) -> None:

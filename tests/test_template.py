@@ -78,7 +78,7 @@ def in_pieces(tokenizer: PreTrainedTokenizerFast) -> tuple[str, ...]:
 
 def test_marks_that_are_no_tokens_are_known() -> None:
     tokenizer = make("chatml")
-    assert in_pieces(tokenizer) == in_pieces(published("llama3")) == ()
+    assert in_pieces(tokenizer) == in_pieces(published("llama3")) == in_pieces(make(None, eos_token="<s>")) == ()
     tokenizer.chat_template = str(tokenizer.chat_template).replace("<|im_start|>", "<|turn|>")
     assert in_pieces(tokenizer) == ("<|turn|>",)
     tokenizer.add_tokens(["<|turn|>"])
@@ -87,7 +87,8 @@ def test_marks_that_are_no_tokens_are_known() -> None:
 
 def test_system_prompt_that_is_added() -> None:
     tokenizer = make("chatml")
-    assert ChatTemplate(tokenizer).added_system == "You answer questions."
+    marks = Encoder(tokenizer, max_length=8, loss=Loss.assistant).marks
+    assert marks.added_system == ChatTemplate(tokenizer).added_system == "You answer questions."
     tokenizer.chat_template = "{{ bos_token }}Today: Monday.\n" + (TEMPLATES / "inst.jinja").read_text()
     assert ChatTemplate(tokenizer).added_system == "Today: Monday."
 

@@ -80,6 +80,8 @@ class Marks:
     """Names of control tokens that must stay text where a message contains them."""
     in_pieces: tuple[str, ...] = ()
     """Marks that the template writes and that are no tokens, so that the model sees them in pieces."""
+    added_system: str = ""
+    """System prompt that the template adds to conversations without one."""
 
 
 def find_marks(tokenizer: "PreTrainedTokenizerBase", backend: "Tokenizer", template: ChatTemplate | None) -> Marks:
@@ -96,6 +98,7 @@ def find_marks(tokenizer: "PreTrainedTokenizerBase", backend: "Tokenizer", templ
         end_token=_end_token(tokenizer, backend, end_text),
         control=_control_pattern(tokenizer, written, (bos, eos)),
         in_pieces=tuple(mark for mark in dict.fromkeys(_MARK.findall(written)) if _is_split(backend, mark)),
+        added_system=template.added_system if template else "",
     )
 
 

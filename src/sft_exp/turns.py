@@ -58,7 +58,8 @@ class Turns:
         if opening and before.endswith(opening) and not self.messages[number]["content"].startswith(opening):
             raise BadRow(
                 "no_reasoning",
-                f"message {number + 1} does not begin with a <think> block, which the model is prompted with",
+                f"message {number + 1} does not begin with a <think> block, which the model is prompted with: add its "
+                "reasoning, or set model.chat_template=FILE.jinja to a template that does not prompt for it",
             )
         if self.marked:
             return None
