@@ -62,6 +62,15 @@ def test_what_is_repeated_is_cut_off_first(tmp_path: Path) -> None:
     assert rowlog._load(rowlog.file_of(folder, 2))["step"].tolist() == [2, 3]
 
 
+def test_a_row_is_compared_with_those_of_its_time() -> None:
+    """Two steps of 16 rows and two of 8, which share a median; what is no number has no part in it."""
+    rows = numbered([1] * 16 + [2] * 16 + [3] * 8 + [4] * 8)
+    rows["loss"] = [9.0] * 16 + [5.0] * 15 + [30.0] + [2.0, math.nan] * 4 + [1.0] * 7 + [math.inf]
+    assert rowlog.typical_loss(rows).tolist() == [9.0] * 16 + [5.0] * 16 + [1.0] * 16
+    assert np.isnan(rowlog.typical_loss(rows[33:34])).all()
+    assert len(rowlog.typical_loss(rows[:0])) == 0
+
+
 class Outputs:
     """What TRL's fused head returns, from losses by position; None where nothing is trained."""
 
