@@ -1,4 +1,4 @@
-"""`python -m sft_exp data rows RUN`: the text that a run trained in one step, or the rows that stand out by their loss."""
+"""`python -m sft_exp data rows RUN`: the text that a run trained in one step, or its rows that stand out."""
 
 import argparse
 import io
