@@ -64,10 +64,10 @@ def test_top_of_a_step(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     assert [head.split("  ")[0] for head in heads(lines)] == ["1. rows.jsonl:2"]
 
 
-def test_of_a_whole_run_each_row_once_at_its_highest_loss(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_a_whole_run_each_row_once_where_it_stood_out_most(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     """What is no number comes first, a row without trained tokens last."""
     lines = shown(capsys, run.path)
-    assert lines[0] == "steps 1 to 3, 6 rows trained: the 5 with the highest loss"
+    assert lines[0] == "steps 1 to 3, 6 rows trained: the 5 furthest above the median loss at their time"
     assert [(head.split("  ")[0][3:], head.split("  ")[1], head.split("  ")[3]) for head in heads(lines)] == [
         ("rows.jsonl:3", "loss nan", "step 2"),
         ("rows.jsonl:4", "loss 9.0000", "step 2"),

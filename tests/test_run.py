@@ -359,7 +359,7 @@ def test_a_poisoned_row_is_found(tmp_path: Path, overrides: tuple[str, ...]) -> 
     train(
         tmp_path, "model=tiny", "tracking=none", "hw=cpu2", "dataset=jsonl", f"dataset.path={poisoned(tmp_path)}",
         "dataset.eval_fraction=0", "dataset.max_length=256", "train.logging_steps=1", "train.global_batch=4",
-        "train.micro_batch=1", "train.max_steps=30", "train.save_steps=10", "train.learning_rate=1e-2",
+        "train.micro_batch=1", "train.max_steps=20", "train.save_steps=10", "train.learning_rate=1e-2",
         "train.scheduler=constant", *overrides,
     )  # fmt: skip
     run = run_folder(tmp_path)

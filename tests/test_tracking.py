@@ -100,10 +100,14 @@ def test_without_a_tracker_nothing_happens(compose: Compose, here: Path) -> None
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_a_whole_run(compose: Compose, here: Path) -> None:
+@pytest.mark.parametrize(("limit", "sent"), [(100, {"rows"}), (16, set())], ids=["small row log", "large row log"])
+def test_a_whole_run(compose: Compose, here: Path, monkeypatch: pytest.MonkeyPatch, limit: int, sent: set[str]) -> None:
+    monkeypatch.setattr(tracking, "ROWS_LIMIT", limit)
     asked = request(compose, "tracking.tags={team: us}")
     run = rundir.create(asked)
     rundir.write_json(run.result, {"steps": 2})
+    run.rows.mkdir()
+    (run.rows / "rank0.bin").write_bytes(bytes(16))
     tracker = Tracker(asked, run)
     tracker.open({"git.commit": "abc"}, {"batch.accumulation": 2}, [run.config])
     tracker.send([row(1, **{"train/loss": 2.0}), row(2, **{"train/loss": "nan", "train/grad_norm": "inf"})])
@@ -122,7 +126,7 @@ def test_a_whole_run(compose: Compose, here: Path) -> None:
     assert math.isnan(losses[1][1])
     assert history(run, "train/grad_norm")[0][1] > 1e300
     assert history(run, "eval/loss") == [(2, 1.5)]
-    assert {file.path for file in client.list_artifacts(tracker.run_id)} == {"config.json", "result.json"}
+    assert {file.path for file in client.list_artifacts(tracker.run_id)} == {"config.json", "result.json"} | sent
     assert (here / "outputs" / "mlartifacts").is_dir()
     assert not (here / "mlruns").exists()
 

@@ -1,4 +1,4 @@
-"""`python -m sft_exp data rows RUN`: the text that a run trained in one step, or the rows with the highest loss."""
+"""`python -m sft_exp data rows RUN`: the text that a run trained in one step, or its rows that stand out."""
 
 import argparse
 import io
@@ -29,7 +29,12 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = _Parser(prog="python -m sft_exp data rows", description=__doc__, allow_abbrev=False)
     parser.add_argument("run", metavar="RUN", type=Path, help="run folder below outputs/")
     parser.add_argument("--step", type=int, metavar="K", help="only the rows of this step, all of them")
-    parser.add_argument("--top", type=int, metavar="N", help=f"the N rows with the highest loss; {TOP} without --step")
+    parser.add_argument(
+        "--top",
+        type=int,
+        metavar="N",
+        help=f"the N rows with the highest loss; without --step the {TOP} that stand out",
+    )
     found = parser.parse_args(argv)
     if found.top is not None and found.top < 1:
         raise ConfigError(f"--top={found.top} shows nothing: give 1 or more.")
@@ -37,7 +42,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def show(argv: Sequence[str]) -> None:
-    """Print the rows, highest loss first. Raises ConfigError where the run or its rows are not there."""
+    """Print the rows, highest first. Raises ConfigError where the run or its rows are not there."""
     asked = arguments(argv)
     if not (asked.run / "request.json").is_file():
         raise ConfigError(f"{asked.run} is no run folder (it has no request.json): give one from outputs/.")
@@ -64,25 +69,38 @@ def _select(run: RunDir, asked: argparse.Namespace) -> "tuple[Records, str]":
         )
     first, last = int(rows["step"][0]), int(rows["step"][-1])
     if asked.step is None:
-        chosen = _highest(rows, once=True)[: asked.top or TOP]
-        return chosen, f"steps {first} to {last}, {len(rows)} rows trained: the {len(chosen)} with the highest loss"
+        return _of_run(rows, asked.top or TOP)
     of_step = rows[rows["step"] == asked.step]
     if not len(of_step):
         raise ConfigError(f"{run.path} has no rows of step {asked.step}: it recorded steps {first} to {last}.")
-    tokens = of_step["tokens"].astype(float)
-    mean = float((of_step["loss"] * tokens)[tokens > 0].sum() / max(tokens.sum(), 1))
-    chosen = _highest(of_step, once=False)[: asked.top]
-    shown = "" if len(chosen) == len(of_step) else f", the {len(chosen)} with the highest loss"
-    return chosen, f"step {asked.step}, {len(of_step)} rows, loss {mean:.4f} over {int(tokens.sum())} tokens{shown}"
+    return _of_step(of_step, asked.top)
 
 
-def _highest(rows: "Records", *, once: bool) -> "Records":
-    """Highest loss first, and before it losses that are no numbers; last, rows without trained tokens."""
+def _of_run(rows: "Records", top: int) -> "tuple[Records, str]":
+    """Each row once. Loss falls in training, so a row is compared with those that were trained at the same time."""
     import numpy as np
 
-    rank = np.where(rows["tokens"] == 0, -np.inf, np.where(np.isfinite(rows["loss"]), rows["loss"], np.inf))
-    ordered = rows[np.argsort(-rank, kind="stable")]
-    return ordered[np.sort(np.unique(ordered["row"], return_index=True)[1])] if once else ordered
+    ordered = _highest(rows, rows["loss"] - rowlog.typical_loss(rows))
+    once = ordered[np.sort(np.unique(ordered["row"], return_index=True)[1])][:top]
+    which = f"the {len(once)} furthest above the median loss at their time"
+    return once, f"steps {rows['step'][0]} to {rows['step'][-1]}, {len(rows)} rows trained: {which}"
+
+
+def _of_step(rows: "Records", top: int | None) -> "tuple[Records, str]":
+    tokens = rows["tokens"].astype(float)
+    mean = float((rows["loss"] * tokens)[tokens > 0].sum() / max(tokens.sum(), 1))
+    chosen = _highest(rows, rows["loss"])[:top]
+    shown = "" if len(chosen) == len(rows) else f", the {len(chosen)} with the highest loss"
+    head = f"step {rows['step'][0]}, {len(rows)} rows, loss {mean:.4f} over {int(tokens.sum())} tokens"
+    return chosen, head + shown
+
+
+def _highest(rows: "Records", by: Any) -> "Records":
+    """Highest first, and before it losses that are no numbers; last, rows without trained tokens."""
+    import numpy as np
+
+    rank = np.where(rows["tokens"] == 0, -np.inf, np.where(np.isfinite(rows["loss"]), by, np.inf))
+    return rows[np.argsort(-rank, kind="stable")]
 
 
 def _load(run: RunDir, wanted: Sequence[int]) -> dict[int, dict[str, Any]]:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 FIELDS = [("step", "<u4"), ("row", "<u4"), ("tokens", "<u4"), ("loss", "<f4")]
 SIZE = 16
 """Bytes of one record."""
+NEIGHBOURS = 16
+"""Records that a median should have."""
 
 
 def file_of(folder: Path, rank: int) -> Path:
@@ -64,6 +66,23 @@ def read(folder: Path) -> "Records":
     parts = [_load(file) for file in files]
     rows = np.concatenate(parts) if parts else np.empty(0, dtype=FIELDS)
     return rows[np.argsort(rows["step"], kind="stable")]
+
+
+def typical_loss(rows: "Records") -> "npt.NDArray[np.float32]":
+    """For each record, in the order of `read`, the median loss of those trained at the same time.
+
+    These are the rows of its step, or of neighbouring steps where steps are small; NaN where none has a loss.
+    """
+    import numpy as np
+
+    _, begins, steps = np.unique(rows["step"], return_index=True, return_inverse=True)
+    block = (begins // NEIGHBOURS)[steps]
+    typical = np.full(len(rows), np.nan, dtype=np.float32)
+    for part in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(block)) + 1):
+        losses = rows["loss"][part]
+        known = losses[np.isfinite(losses)]
+        typical[part] = np.median(known) if len(known) else np.nan
+    return typical
 
 
 def _load(file: Path) -> "Records":
