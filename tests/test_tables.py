@@ -1,12 +1,26 @@
-"""Rows of csv and parquet."""
+"""Rows of csv, parquet and arrow."""
 
 from pathlib import Path
 
+import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from reading import read, values
+from sft_exp.errors import ConfigError
 from sft_exp.reader import read_rows
+
+CALLS = [{"args": {"x": 1}}, {"args": {"y": "ü"}}]
+TABLE = pa.table({"calls": [[CALLS[0]], [CALLS[1]]], "n": [1, None]})
+ROWS = [{"calls": [CALLS[0]], "n": 1}, {"calls": [CALLS[1]]}]
+
+
+def write_arrow(path: Path, table: pa.Table, form: str) -> Path:
+    writer = {"stream": pa.ipc.new_stream, "file": pa.ipc.new_file}[form]
+    with pa.OSFile(str(path), "wb") as sink, writer(sink, table.schema) as stream:
+        stream.write_table(table, max_chunksize=1000)
+    return path
 
 
 def test_csv(tmp_path: Path) -> None:
@@ -24,9 +38,60 @@ def test_csv(tmp_path: Path) -> None:
     assert len(values(read(tmp_path / "a.csv", "a,b\n" + "x" * 500_000 + ",y\n"))) == 1
 
 
+def test_tsv(tmp_path: Path) -> None:
+    assert values(read(tmp_path / "a.tsv", 'q\ta\n"x\ty"\t1, 2\n')) == [{"q": "x\ty", "a": "1, 2"}]
+
+
 def test_parquet(tmp_path: Path) -> None:
-    calls = [{"args": {"x": 1}}, {"args": {"y": "ü"}}]
-    pq.write_table(pa.table({"calls": [[calls[0]], [calls[1]]], "n": [1, None]}), tmp_path / "a.parquet")
+    pq.write_table(TABLE, tmp_path / "a.parquet")
     found = list(read_rows(tmp_path / "a.parquet"))
-    assert values(found) == [{"calls": [calls[0]], "n": 1}, {"calls": [calls[1]]}]
+    assert values(found) == ROWS
     assert str(found[1].place) == "a.parquet:2"
+
+
+@pytest.mark.parametrize("form", ["stream", "file"])
+def test_arrow(tmp_path: Path, form: str) -> None:
+    found = list(read_rows(write_arrow(tmp_path / "a.arrow", TABLE, form)))
+    assert values(found) == ROWS
+    assert str(found[1].place) == "a.arrow:2"
+    many = pa.table({"n": range(2500)})
+    assert values(list(read_rows(write_arrow(tmp_path / "b.arrow", many, form)))) == [{"n": at} for at in range(2500)]
+
+
+def test_arrow_of_datasets(tmp_path: Path) -> None:
+    datasets.Dataset.from_list(ROWS).save_to_disk(str(tmp_path))
+    assert values(list(read_rows(tmp_path / "data-00000-of-00001.arrow"))) == ROWS
+
+
+@pytest.mark.parametrize("form", ["stream", "file", "parquet"])
+def test_text_that_is_not_utf8_spoils_its_row_only(tmp_path: Path, form: str) -> None:
+    raw = pa.array([b"a", b"\xff", b"c"], pa.binary())
+    table = pa.table({"text": pa.Array.from_buffers(pa.string(), 3, raw.buffers())})
+    path = tmp_path / f"a.{form}"
+    if form == "parquet":
+        pq.write_table(table, path)
+    else:
+        path = write_arrow(tmp_path / "a.arrow", table, form)
+    found = list(read_rows(path))
+    assert [(row.value, row.reason) for row in found] == [
+        ({"text": "a"}, None),
+        (None, "invalid_text"),
+        ({"text": "c"}, None),
+    ]
+
+
+@pytest.mark.parametrize("form", ["stream", "file"])
+def test_damaged_arrow_is_refused(tmp_path: Path, form: str) -> None:
+    table = pa.table({"text": ["some text"] * 2500})
+    whole = write_arrow(tmp_path / "a.arrow", table, form).read_bytes()
+    for content in (whole[: len(whole) // 2], whole[:3], whole.replace(b"some text", b"", 1)):
+        with pytest.raises(ConfigError, match=r"^a\.arrow is not a readable arrow file \(.+\): write it again\.$"):
+            read(tmp_path / "a.arrow", content)
+
+
+def test_wrong_offsets_do_not_end_the_process(tmp_path: Path) -> None:
+    offsets = pa.array([0, 4, 2**30], pa.int32()).buffers()[1]
+    broken = pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"text")])
+    path = write_arrow(tmp_path / "a.arrow", pa.table({"text": broken}), "stream")
+    with pytest.raises(ConfigError, match="not a readable arrow file"):
+        list(read_rows(path))

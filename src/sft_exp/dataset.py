@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sft_exp import arrow, messages, normalize, staging
+from sft_exp import arrow, staging
 from sft_exp.chunks import encoded
 from sft_exp.conversation import BadRow, Conversation
 from sft_exp.errors import ConfigError
@@ -22,7 +22,7 @@ from sft_exp.prepared import Prepared, no_end, refuse_bad
 from sft_exp.rows import Place
 from sft_exp.schema import Dataset
 from sft_exp.selection import Selection
-from sft_exp.sources import Source, open_source
+from sft_exp.sources import Source, open_sources
 
 if TYPE_CHECKING:
     import datasets
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 DECIDING = (
     "rows", "textfile", "jsonrows", "tables", "reader", "conversation", "fields", "messages", "normalize", "template",
-    "layout", "labels", "prepared", "selection", "chunks", "arrow", "sources", "staging", "dataset",
+    "layout", "labels", "prepared", "selection", "chunks", "arrow", "files", "digests", "mixture", "hub", "sources",
+    "staging", "dataset",
 )  # fmt: skip
 """Modules that decide what is written; a test compares them with the imports."""
 
 
 def prepare(config: Dataset, tokenizer: "PreTrainedTokenizerBase", *, cache: Path) -> Prepared:
     """Make the arrow files unless equal inputs made them before; refuse data that should not be trained."""
-    _check_names(config)
-    source = open_source(config)
+    [source] = open_sources(config, cache)
     encoder = Encoder(tokenizer, max_length=config.max_length, loss=config.loss)
     fingerprint = _fingerprint(config, source, encoder)
     folder = cache / fingerprint
@@ -56,24 +56,6 @@ def load(folder: Path, split: str) -> "datasets.Dataset":
     import datasets
 
     return datasets.Dataset.from_file(str(folder / split / "data.arrow"))
-
-
-def _check_names(config: Dataset) -> None:
-    problems = [
-        f"dataset.role_map.{name}={role} is not a role: use one of {', '.join(messages.ROLES)}."
-        for name, role in config.role_map.items()
-        if role not in messages.ROLES
-    ]
-    known = sorted(normalize.COLUMNS | messages.TURN_KEYS)
-    problems += [
-        f"dataset.columns.{old}={new} is not a known column: use one of {', '.join(known)}."
-        for old, new in config.columns.items()
-        if new not in known
-    ]
-    if not config.path:
-        problems.append("dataset.path is not set: give a file, a folder, a glob or a hub id.")
-    if problems:
-        raise ConfigError(*problems)
 
 
 def _fingerprint(config: Dataset, source: Source, encoder: Encoder) -> str:

@@ -68,6 +68,7 @@ OPEN = (
     "tracking.tags.",
     "dataset.role_map.",
     "dataset.columns.",
+    "dataset.mixture.",
 )
 """Fields that take any key."""
 

@@ -1,19 +1,36 @@
-"""Rows of tables: csv and parquet."""
+"""Rows of tables: csv, parquet and arrow."""
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sft_exp import textfile
 from sft_exp.errors import ConfigError
 from sft_exp.rows import Place, Row, checked_row
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_BATCH = 256  # rows
+_MAGIC = b"ARROW1"
+"""First bytes of Arrow's file format; its stream format has none."""
+
 
 def csv_rows(path: Path, name: str) -> Iterator[Row]:
-    """Yield the rows below the header; blank lines are not rows."""
+    """Yield the rows below the header of comma-separated values."""
+    return _separated(path, name, ",")
+
+
+def tsv_rows(path: Path, name: str) -> Iterator[Row]:
+    """Yield the rows below the header of tab-separated values."""
+    return _separated(path, name, "\t")
+
+
+def _separated(path: Path, name: str, delimiter: str) -> Iterator[Row]:
+    """Yield rows; blank lines are not rows."""
     csv.field_size_limit(2**31 - 1)  # the default refuses fields above 128 KiB
-    reader = csv.reader((line + "\n" for line in textfile.lines(path, name)), strict=True)
+    reader = csv.reader((line + "\n" for line in textfile.lines(path, name)), strict=True, delimiter=delimiter)
     header: list[str] = []
     number = 0
     while True:
@@ -39,20 +56,64 @@ def _csv_row(place: Place, header: list[str], fields: list[str]) -> Row:
 
 def parquet_rows(path: Path, name: str) -> Iterator[Row]:
     """Yield the rows of a parquet file."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
+
+    def batches() -> Iterator["pa.RecordBatch"]:
+        # With pre_buffer a whole row group, often the whole file, would be in memory.
+        with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
+            yield from file.iter_batches(batch_size=_BATCH)
+
+    return _batch_rows(batches(), name, "parquet")
+
+
+def arrow_rows(path: Path, name: str) -> Iterator[Row]:
+    """Yield the rows of an Arrow file, in the stream format of `datasets` or in the file format."""
+    import pyarrow as pa
+
+    def batches() -> Iterator["pa.RecordBatch"]:
+        with pa.OSFile(str(path)) as file:
+            is_file = file.read(len(_MAGIC)) == _MAGIC
+            file.seek(0)
+            if is_file:
+                reader = pa.ipc.open_file(file)
+                yield from (reader.get_batch(at) for at in range(reader.num_record_batches))
+            else:
+                yield from pa.ipc.open_stream(file)
+
+    return _batch_rows(batches(), name, "arrow")
+
+
+def _batch_rows(batches: Iterable["pa.RecordBatch"], name: str, kind: str) -> Iterator[Row]:
+    import pyarrow as pa
 
     number = 0
     try:
-        for batch in pq.ParquetFile(path).iter_batches(batch_size=256):
-            for at in range(batch.num_rows):
-                number += 1
-                try:
-                    yield Row(Place(name, number), without_nulls(batch.slice(at, 1).to_pylist()[0]))
-                except UnicodeDecodeError as error:
-                    yield Row(Place(name, number), reason="invalid_text", detail=str(error))
+        for whole in batches:
+            for start in range(0, whole.num_rows, _BATCH):
+                for row in _checked(whole.slice(start, _BATCH)):
+                    number += 1
+                    place = Place(name, number)
+                    yield Row(place, reason="invalid_text", detail=row) if isinstance(row, str) else Row(place, row)
     except pa.ArrowException as error:
-        raise ConfigError(f"{name} is not a readable parquet file ({error}): write it again.") from error
+        cause = str(error).splitlines()[0]
+        raise ConfigError(f"{name} is not a readable {kind} file ({cause}): write it again.") from error
+
+
+def _checked(batch: "pa.RecordBatch") -> Iterator[dict[str, Any] | str]:
+    """Values of a batch's rows, or what is wrong with a row's text; damage of any other kind is an ArrowException."""
+    import pyarrow as pa
+
+    try:
+        batch.validate(full=True)  # Arrow trusts lengths and offsets: reading wrong ones ends the process
+        yield from map(without_nulls, batch.to_pylist())
+    except pa.ArrowInvalid as error:
+        if batch.num_rows != 1:
+            for at in range(batch.num_rows):
+                yield from _checked(batch.slice(at, 1))
+        elif "UTF8" in str(error):
+            yield str(error)
+        else:
+            raise
 
 
 def without_nulls(value: Any) -> Any:
