@@ -11,7 +11,16 @@ from sft_exp.files import find_files
 
 
 def test_find_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("b/c.csv", "a.jsonl", "b/d.JSON.gz", "notes.txt", ".cache/x.json", "e.parquet", "f.arrow", "g.tsv.zst"):
+    for name in (
+        "b/c.csv",
+        "a.jsonl",
+        "b/d.JSON.gz",
+        "notes.txt",
+        ".cache/x.json",
+        "e.parquet",
+        "f.arrow",
+        "g.tsv.zst",
+    ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     found = [file.relative_to(tmp_path).as_posix() for file in find_files(str(tmp_path))]

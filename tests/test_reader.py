@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import xxhash
 
 from reading import read, values
 from sft_exp.errors import ConfigError
@@ -25,11 +26,13 @@ def packed(*frames: bytes) -> bytes:
 
 
 def streamed(content: bytes) -> bytes:
-    """One frame without its length in the header, as `zstd < FILE` writes it."""
+    """One frame as `zstd < FILE` writes it: without the length in its header, with a checksum at its end."""
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, "zstd") as stream:
         stream.write(content)
-    return bytes(sink.getvalue())
+    frame = bytearray(bytes(sink.getvalue()))
+    frame[4] |= 0b100
+    return bytes(frame) + xxhash.xxh64_intdigest(content).to_bytes(8, "little")[:4]
 
 
 def test_zstandard(tmp_path: Path) -> None:

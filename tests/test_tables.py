@@ -84,14 +84,27 @@ def test_text_that_is_not_utf8_spoils_its_row_only(tmp_path: Path, form: str) ->
 def test_damaged_arrow_is_refused(tmp_path: Path, form: str) -> None:
     table = pa.table({"text": ["some text"] * 2500})
     whole = write_arrow(tmp_path / "a.arrow", table, form).read_bytes()
-    for content in (whole[: len(whole) // 2], whole[:3], whole.replace(b"some text", b"", 1)):
-        with pytest.raises(ConfigError, match=r"^a\.arrow is not a readable arrow file \(.+\): write it again\.$"):
+    shorter, killed = whole.replace(b"some text", b"", 1), whole[:-8]
+    for content in (
+        whole[: len(whole) // 2],
+        whole[:3],
+        shorter,
+        killed,
+        *([whole + whole] if form == "stream" else []),
+    ):
+        with pytest.raises(
+            ConfigError, match=r"^a\.arrow (is not a readable arrow file|cannot be read) \(.+\): .+ again\.$"
+        ):
             read(tmp_path / "a.arrow", content)
 
 
 def test_wrong_offsets_do_not_end_the_process(tmp_path: Path) -> None:
-    offsets = pa.array([0, 4, 2**30], pa.int32()).buffers()[1]
-    broken = pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"text")])
-    path = write_arrow(tmp_path / "a.arrow", pa.table({"text": broken}), "stream")
+    offsets = [0, 111, 222, 333]
+    column = pa.Array.from_buffers(
+        pa.string(), 3, [None, pa.array(offsets, pa.int32()).buffers()[1], pa.py_buffer(b"x" * 333)]
+    )
+    path = write_arrow(tmp_path / "a.arrow", pa.table({"text": column}), "stream")
+    number = (222).to_bytes(4, "little")
+    assert path.read_bytes().count(number) == 1
     with pytest.raises(ConfigError, match="not a readable arrow file"):
-        list(read_rows(path))
+        read(path, path.read_bytes().replace(number, (2**30).to_bytes(4, "little")))

@@ -2,12 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sft_exp.errors import ConfigError
 from sft_exp.rows import Place, Row
 from sft_exp.schema import Part
 from sft_exp.tables import without_nulls
+
+if TYPE_CHECKING:
+    import datasets
 
 
 @dataclass(slots=True)
@@ -41,11 +44,9 @@ def open_rows(part: Part, option: str, *, place: str, streaming: bool) -> HubRow
     These are the steps of `datasets.load_dataset`, which does not hand out the builder: it knows the commit that
     `revision` stands for, and so the content before any of it is fetched.
     """
-    import datasets
-
     name = f"{option}.path={part.path}"
     try:
-        builder = datasets.load_dataset_builder(part.path, part.config, revision=part.revision)
+        builder = _builder(part)
         if streaming:
             table = builder.as_streaming_dataset(split=part.split)
         else:
@@ -56,8 +57,26 @@ def open_rows(part: Part, option: str, *, place: str, streaming: bool) -> HubRow
             f"{name} cannot be loaded from the hub ({_cause(error)}): check {option}.path, .config, .split and "
             ".revision, or download it and use kind=files."
         ) from error
-    identity = [place, part.path, builder.config_id, str(builder.hash), part.split]
+    identity = [place, part.path, builder.config_id, builder.hash, _origin(builder), part.split]
     return HubRows(name, place, identity, table)
+
+
+def _builder(part: Part) -> "datasets.DatasetBuilder":
+    import datasets
+
+    builder = datasets.load_dataset_builder(part.path, part.config, revision=part.revision)
+    if builder.repo_id is None:
+        # `datasets` names its cache of a folder by the configurations in its README, whatever the files hold by now.
+        cache = f"{datasets.config.HF_DATASETS_CACHE}/{_origin(builder)}"
+        builder = datasets.load_dataset_builder(part.path, part.config, cache_dir=cache)
+    return builder
+
+
+def _origin(builder: "datasets.DatasetBuilder") -> str:
+    """Hash of the names of all data files and of the commit they are from; for those of a folder, of their times."""
+    from datasets.fingerprint import Hasher
+
+    return str(Hasher.hash(builder.config.data_files))
 
 
 def _cause(error: BaseException) -> str:

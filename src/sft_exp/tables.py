@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 _BATCH = 256  # rows
 _MAGIC = b"ARROW1"
 """First bytes of Arrow's file format; its stream format has none."""
+_END = bytes(4)
+"""Last bytes of Arrow's stream format: a message of length 0."""
 
 
 def csv_rows(path: Path, name: str) -> Iterator[Row]:
@@ -71,14 +73,17 @@ def arrow_rows(path: Path, name: str) -> Iterator[Row]:
     import pyarrow as pa
 
     def batches() -> Iterator["pa.RecordBatch"]:
+        with path.open("rb") as raw:
+            in_file_format = raw.read(len(_MAGIC)) == _MAGIC
         with pa.OSFile(str(path)) as file:
-            is_file = file.read(len(_MAGIC)) == _MAGIC
-            file.seek(0)
-            if is_file:
+            if in_file_format:
                 reader = pa.ipc.open_file(file)
                 yield from (reader.get_batch(at) for at in range(reader.num_record_batches))
-            else:
-                yield from pa.ipc.open_stream(file)
+                return
+            yield from pa.ipc.open_stream(file)
+            # What a killed writer leaves, or damage that looks like an end, is shorter without an error.
+            if file.tell() != file.size() or file.read_at(len(_END), file.size() - len(_END)) != _END:
+                raise pa.ArrowInvalid("it does not stop where its stream ends")
 
     return _batch_rows(batches(), name, "arrow")
 
