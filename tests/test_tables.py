@@ -1,5 +1,6 @@
 """Rows of csv, parquet and arrow."""
 
+import random
 from pathlib import Path
 
 import datasets
@@ -108,3 +109,26 @@ def test_wrong_offsets_do_not_end_the_process(tmp_path: Path) -> None:
     assert path.read_bytes().count(number) == 1
     with pytest.raises(ConfigError, match="not a readable arrow file"):
         read(path, path.read_bytes().replace(number, (2**30).to_bytes(4, "little")))
+
+
+@pytest.mark.parametrize("form", ["s.arrow", "f.arrow", "parquet"])
+def test_damage_anywhere_is_refused_or_spoils_rows(tmp_path: Path, form: str) -> None:
+    """Never a traceback, never a crash; whatever is read is all that was there."""
+    draw = random.Random(0)
+    table = pa.Table.from_pylist([{"turns": [{"from": "gpt", "value": "ü" * at}], "id": at} for at in range(40)])
+    path = tmp_path / f"a.{form}"
+    if form == "parquet":
+        pq.write_table(table, path, compression="none")
+    else:
+        write_arrow(path, table, {"s": "stream", "f": "file"}[form[0]])
+    whole = path.read_bytes()
+    refused = 0
+    for _ in range(300):
+        damaged = bytearray(whole)
+        for _ in range(draw.choice([1, 2, 20])):
+            damaged[draw.randrange(len(damaged))] = draw.randrange(256)
+        try:
+            assert len(read(path, bytes(damaged))) == len(table)
+        except ConfigError:
+            refused += 1
+    assert 50 < refused < 300

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _BATCH = 256  # rows
 _MAGIC = b"ARROW1"
 """First bytes of Arrow's file format; its stream format has none."""
-_END = bytes(4)
+_END = b"\xff" * 4 + bytes(4)
 """Last bytes of Arrow's stream format: a message of length 0."""
 
 
@@ -99,7 +99,7 @@ def _batch_rows(batches: Iterable["pa.RecordBatch"], name: str, kind: str) -> It
                     number += 1
                     place = Place(name, number)
                     yield Row(place, reason="invalid_text", detail=row) if isinstance(row, str) else Row(place, row)
-    except pa.ArrowException as error:
+    except (pa.ArrowException, ValueError, OverflowError) as error:  # names of columns, times: Python refuses them
         cause = str(error).splitlines()[0]
         raise ConfigError(f"{name} is not a readable {kind} file ({cause}): write it again.") from error
 

@@ -39,7 +39,7 @@ def _mixture(dataset: Dataset) -> Iterator[str]:
                 f"give each part its own, as in dataset.mixture.NAME.{key}."
             )
     weights = [part.weight for part in dataset.mixture.values()]
-    if None in weights and any(weights):
+    if None in weights and set(weights) != {None}:
         without = ", ".join(name for name, part in dataset.mixture.items() if part.weight is None)
         yield f"dataset.mixture has parts without a weight ({without}): give every part one, or none."
     for name, part in dataset.mixture.items():
@@ -56,7 +56,8 @@ def _part(option: str, part: Part, *, streaming: bool) -> Iterator[str]:
         yield from _hub(option, part, streaming=streaming)
         return
     if part.path is None:
-        yield f"the dataset has no path: set {option}.path to a file, folder or glob, or to a list of these."
+        several = ", or name several sources in dataset.mixture" if option == "dataset" else ""
+        yield f"the dataset has no path: set {option}.path to a file, folder or glob{several}."
     elif not _is_path(part.path):
         yield f"{option}.path={part.path} is no path: give a file, folder or glob as text, or a list of these."
     else:
