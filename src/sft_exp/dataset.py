@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 DECIDING = (
-    "rows", "textfile", "jsonrows", "tables", "reader", "conversation", "fields", "messages", "normalize", "template",
-    "layout", "labels", "prepared", "selection", "chunks", "arrow", "files", "digests", "mixture", "hub", "sources",
-    "staging", "dataset",
+    "rows", "files", "digests", "textfile", "jsonrows", "csvrows", "tables", "reader", "hub", "mixture", "sources",
+    "conversation", "fields", "messages", "normalize", "template", "layout", "labels", "prepared", "selection", "chunks",
+    "arrow", "staging", "dataset",
 )  # fmt: skip
 """Modules that decide what is written; a test compares them with the imports."""
 

@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from sft_exp import textfile
+from sft_exp.csvrows import csv_rows, tsv_rows
 from sft_exp.errors import ConfigError
 from sft_exp.jsonrows import array_rows, line_rows
 from sft_exp.rows import Row
-from sft_exp.tables import arrow_rows, csv_rows, parquet_rows, tsv_rows
+from sft_exp.tables import arrow_rows, parquet_rows
 
 Reader = Callable[[Path, str], Iterator[Row]]
 _TABLES: dict[str, Reader] = {".csv": csv_rows, ".tsv": tsv_rows, ".parquet": parquet_rows, ".arrow": arrow_rows}

@@ -1,13 +1,12 @@
-"""Rows of tables: csv, parquet and arrow."""
+"""Rows of tables: parquet and arrow."""
 
-import csv
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sft_exp import textfile
 from sft_exp.errors import ConfigError
-from sft_exp.rows import Place, Row, checked_row
+from sft_exp.rows import Place, Row
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -17,43 +16,6 @@ _MAGIC = b"ARROW1"
 """First bytes of Arrow's file format; its stream format has none."""
 _END = b"\xff" * 4 + bytes(4)
 """Last bytes of Arrow's stream format: a message of length 0."""
-
-
-def csv_rows(path: Path, name: str) -> Iterator[Row]:
-    """Yield the rows below the header of comma-separated values."""
-    return _separated(path, name, ",")
-
-
-def tsv_rows(path: Path, name: str) -> Iterator[Row]:
-    """Yield the rows below the header of tab-separated values."""
-    return _separated(path, name, "\t")
-
-
-def _separated(path: Path, name: str, delimiter: str) -> Iterator[Row]:
-    """Yield rows; blank lines are not rows."""
-    csv.field_size_limit(2**31 - 1)  # the default refuses fields above 128 KiB
-    reader = csv.reader((line + "\n" for line in textfile.lines(path, name)), strict=True, delimiter=delimiter)
-    header: list[str] = []
-    number = 0
-    while True:
-        try:
-            fields = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            number += 1
-            yield Row(Place(name, number), reason="wrong_type", detail=f"not csv: {error}")
-            continue
-        if header and any(fields):
-            number += 1
-            yield _csv_row(Place(name, number), header, fields)
-        header = header or fields
-
-
-def _csv_row(place: Place, header: list[str], fields: list[str]) -> Row:
-    if len(fields) != len(header):
-        return Row(place, reason="wrong_type", detail=f"{len(fields)} fields, but the header has {len(header)}")
-    return checked_row(place, dict(zip(header, fields, strict=True)), "".join(fields))
 
 
 def parquet_rows(path: Path, name: str) -> Iterator[Row]:
@@ -110,7 +72,8 @@ def _checked(batch: "pa.RecordBatch") -> Iterator[dict[str, Any] | str]:
 
     try:
         batch.validate(full=True)  # Arrow trusts lengths and offsets: reading wrong ones ends the process
-        yield from map(without_nulls, batch.to_pylist())
+        decode = decoder(pa.struct(batch.schema)) or _same
+        yield from (without_nulls(decode(row)) for row in batch.to_pylist())
     except pa.ArrowInvalid as error:
         if batch.num_rows != 1:
             for at in range(batch.num_rows):
@@ -119,6 +82,35 @@ def _checked(batch: "pa.RecordBatch") -> Iterator[dict[str, Any] | str]:
             yield str(error)
         else:
             raise
+
+
+def decoder(kind: "pa.DataType") -> Callable[[Any], Any] | None:
+    """What makes Python values of Arrow's, which hold JSON as text; None where nothing is to be done.
+
+    `datasets` keeps objects of mixed shapes as JSON, such as tool calls and so whole messages.
+    """
+    import pyarrow as pa
+
+    if kind == pa.json_():
+        return _json
+    if pa.types.is_struct(kind):
+        fields = {field.name: make for field in kind.fields if (make := decoder(field.type))}
+        if fields:
+            return lambda value: value and {key: fields.get(key, _same)(item) for key, item in value.items()}
+    elif (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and (make := decoder(kind.value_type)):
+        return lambda value: value and [make(item) for item in value]
+    return None
+
+
+def _json(value: str | None) -> Any:
+    try:
+        return None if value is None else json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def without_nulls(value: Any) -> Any:
