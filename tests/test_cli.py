@@ -49,6 +49,7 @@ CASES = {
     "interpolation": ("name=${nope}", ["nope"]),
     "field that a part does not have": ("+dataset.mixture.a.pth=x", ["dataset.mixture.a.pth"]),
     "text for a part's number": ("+dataset.mixture.a.weight=many", ["dataset.mixture.a.weight=many", "number"]),
+    "part without a field": ("+dataset.mixture.a=x.csv", ["+dataset.mixture.a.path=FILE"]),
     "part without a plus": ("dataset.mixture.a.path=x", ["dataset.mixture.a", "+"]),
     "number for a name": ("hw=4090", ["GROUP=OPTION", "int"]),
 }

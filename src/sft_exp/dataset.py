@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 DECIDING = (
     "rows", "files", "digests", "textfile", "jsonrows", "csvrows", "tables", "reader", "hub", "mixture", "sources",
-    "conversation", "fields", "messages", "normalize", "template", "layout", "labels", "prepared", "selection", "chunks",
-    "arrow", "staging", "dataset",
+    "conversation", "fields", "messages", "normalize", "template", "layout", "labels", "prepared", "selection",
+    "chunks", "arrow", "staging", "dataset",
 )  # fmt: skip
 """Modules that decide what is written; a test compares them with the imports."""
 
