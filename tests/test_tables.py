@@ -48,18 +48,25 @@ def test_arrow_of_datasets(tmp_path: Path) -> None:
 
 def test_json_inside_tables(tmp_path: Path) -> None:
     """`datasets` keeps objects of mixed shapes so; a missing one and damaged JSON are left to the normaliser."""
-    calls = pa.array(['{"x": 1}', '{"x": ["y", null]}', None, "{cut"], pa.json_())
+    calls = pa.array(['{"x": 1}', '{"x": ["y", null], "z": null}', None, "{cut"], pa.json_())
     lists = pa.ListArray.from_arrays([0, 2, 2, 3, 4], calls)
     table = pa.table({"turn": pa.StructArray.from_arrays([lists], ["calls"]), "plain": calls})
     pq.write_table(table, tmp_path / "a.parquet")
     wanted = [
-        {"turn": {"calls": [{"x": 1}, {"x": ["y", None]}]}, "plain": {"x": 1}},
-        {"turn": {"calls": []}, "plain": {"x": ["y", None]}},
+        {"turn": {"calls": [{"x": 1}, {"x": ["y", None], "z": None}]}, "plain": {"x": 1}},
+        {"turn": {"calls": []}, "plain": {"x": ["y", None], "z": None}},
         {"turn": {"calls": [None]}},
         {"turn": {"calls": ["{cut"]}, "plain": "{cut"},
     ]
     assert values(list(read_rows(tmp_path / "a.parquet"))) == wanted
     assert values(list(read_rows(write_arrow(tmp_path / "a.arrow", table, "stream")))) == wanted
+
+
+def test_json_nested_deeply_inside_tables(tmp_path: Path) -> None:
+    for depth in (400, 900, 100_000):
+        table = pa.table({"deep": pa.array(["[" * depth + "]" * depth, "1"], pa.json_())})
+        pq.write_table(table, tmp_path / "a.parquet")
+        assert [row.reason for row in read_rows(tmp_path / "a.parquet")] == [None, None]
 
 
 def test_mixed_tool_calls_through_datasets(tmp_path: Path) -> None:

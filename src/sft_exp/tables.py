@@ -73,7 +73,7 @@ def _checked(batch: "pa.RecordBatch") -> Iterator[dict[str, Any] | str]:
     try:
         batch.validate(full=True)  # Arrow trusts lengths and offsets: reading wrong ones ends the process
         decode = decoder(pa.struct(batch.schema)) or _same
-        yield from (without_nulls(decode(row)) for row in batch.to_pylist())
+        yield from (decode(without_nulls(row)) for row in batch.to_pylist())
     except pa.ArrowInvalid as error:
         if batch.num_rows != 1:
             for at in range(batch.num_rows):
