@@ -14,8 +14,15 @@ from sft_exp.machine import Machine
 from sft_exp.resolve import resolve
 
 CPU = "model=tiny hw=cpu"
+SAMPLE = "a: {path: sample:sample.jsonl}"
 GPU = machine("4090", 4)
 V100 = machine("v100")
+
+
+def mixed(parts: str, path: str = "null") -> str:
+    """Overrides for a mixture."""
+    return f"dataset.path={path} dataset.mixture={{{parts}}}"
+
 
 PROBLEMS: list[tuple[str, Machine, list[str]]] = [
     # model
@@ -35,6 +42,31 @@ PROBLEMS: list[tuple[str, Machine, list[str]]] = [
     (f"{CPU} dataset.max_bad_fraction=-0.1", NO_CARDS, ["dataset.max_bad_fraction=-0.1"]),
     (f"{CPU} dataset.limit=0", NO_CARDS, ["dataset.limit=0"]),
     (f"{CPU} dataset.num_proc=0", NO_CARDS, ["dataset.num_proc=0"]),
+    (f"{CPU} dataset.test_fraction=1", NO_CARDS, ["dataset.test_fraction=1"]),
+    (f"{CPU} dataset.test_fraction=-0.1", NO_CARDS, ["dataset.test_fraction=-0.1"]),
+    (f"{CPU} dataset.test_fraction=0.96", NO_CARDS, ["dataset.eval_fraction=0.05", "test_fraction=0.96", "nothing"]),
+    (f"{CPU} dataset.path=3", NO_CARDS, ["dataset.path=3 is no path", "list"]),
+    (f"{CPU} dataset.path=[]", NO_CARDS, ["dataset.path=[] is no path"]),
+    (f"{CPU} dataset.path={{a: 1}}", NO_CARDS, ["dataset.path={'a': 1} is no path"]),
+    (f"{CPU} dataset.path=[sample:sample.jsonl,none.csv]", NO_CARDS, ["none.csv does not exist"]),
+    (f"{CPU} dataset=hub dataset.path=[a,b]", NO_CARDS, ["dataset.path=['a', 'b'] is no dataset id"]),
+    (f"{CPU} dataset.streaming=true", NO_CARDS, ["dataset.streaming=true is for datasets on the hub"]),
+    (f"{CPU} dataset=hub dataset.path=a/b dataset.streaming=true dataset.split=train[:9]", NO_CARDS, ["train[:9]"]),
+    (f"{CPU} dataset.role_map={{x: boss}}", NO_CARDS, ["dataset.role_map.x=boss", "assistant"]),
+    (f"{CPU} dataset.columns={{y: z}}", NO_CARDS, ["dataset.columns.y=z", "completion"]),
+    (f"{CPU} dataset=mixture", NO_CARDS, ["dataset.mixture", "dataset.path"]),
+    (f"{CPU} {mixed('a: {path: x.csv}', path='x.csv')}", NO_CARDS, ["x.csv and dataset.mixture", "dataset.path=null"]),
+    (f"{CPU} {mixed(SAMPLE)} dataset.limit=5", NO_CARDS, ["dataset.limit=5", "dataset.mixture.NAME.limit"]),
+    (f"{CPU} {mixed('a: {path: none.csv}')}", NO_CARDS, ["dataset.mixture.a.path=", "none.csv does not exist"]),
+    (f"{CPU} {mixed('a: {weight: 1}')}", NO_CARDS, ["set dataset.mixture.a.path to"]),
+    (f"{CPU} {mixed('a: {kind: hub}')}", NO_CARDS, ["set dataset.mixture.a.path to", "ORG/NAME"]),
+    (f"{CPU} {mixed('a: {path: 3}')}", NO_CARDS, ["dataset.mixture.a.path=3 is no path"]),
+    (f"{CPU} {mixed('a: {path: x, limit: 0}')}", NO_CARDS, ["dataset.mixture.a.limit=0"]),
+    (f"{CPU} {mixed('a: {path: x, weight: 0}')}", NO_CARDS, ["dataset.mixture.a.weight=0"]),
+    (f"{CPU} {mixed('a: {path: x, weight: .inf}')}", NO_CARDS, ["dataset.mixture.a.weight=inf"]),
+    (f"{CPU} {mixed('a: {path: x, weight: .nan}')}", NO_CARDS, ["dataset.mixture.a.weight=nan"]),
+    (f"{CPU} {mixed('a/b: {path: x}')}", NO_CARDS, ["a part named 'a/b'"]),
+    (f"{CPU} {mixed('a: {path: x}, b: {path: x, weight: 1}')}", NO_CARDS, ["without a weight (a)"]),
     # adapter
     (f"{CPU} adapter.r=8", NO_CARDS, ["adapter.r=8 has no effect with adapter=full"]),
     (f"{CPU} adapter=lora adapter.quant_type=nf4", NO_CARDS, ["adapter.quant_type=nf4 has no effect"]),

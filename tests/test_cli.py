@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import sft_exp
-from sft_exp import cli
+from sft_exp import cli, schema
 from sft_exp.errors import ConfigError
 
 SOURCE = Path(sft_exp.__file__).resolve().parents[1]
@@ -47,6 +47,10 @@ CASES = {
     "group without an option": ("model=null", ["GROUP=OPTION", "NoneType"]),
     "comma without -m": ("train.seed=1,2", ["train.seed"]),
     "interpolation": ("name=${nope}", ["nope"]),
+    "field that a part does not have": ("+dataset.mixture.a.pth=x", ["dataset.mixture.a.pth"]),
+    "text for a part's number": ("+dataset.mixture.a.weight=many", ["dataset.mixture.a.weight=many", "number"]),
+    "part without a field": ("+dataset.mixture.a=x.csv", ["+dataset.mixture.a.path=FILE"]),
+    "part without a plus": ("dataset.mixture.a.path=x", ["dataset.mixture.a", "+"]),
     "number for a name": ("hw=4090", ["GROUP=OPTION", "int"]),
 }
 
@@ -85,6 +89,20 @@ def command(*argv: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[st
 def test_mistake(refuse: Refuse, typed: str, words: list[str]) -> None:
     [line] = refuse(*typed.split(" "))
     assert all(word in line for word in words), line
+
+
+def test_parts_of_a_mixture_are_added_field_by_field(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    typed = [
+        "dataset=mixture", "+dataset.mixture.chat.path=[a.jsonl,b.csv]", "+dataset.mixture.chat.weight=3",
+        "+dataset.mixture.r1-web={path:sample:sample.jsonl,limit:5}", "dataset.mixture.r1-web.weight=0.5",
+    ]  # fmt: skip
+    monkeypatch.setattr(sys, "argv", ["sft_exp", *cli.read_arguments(typed)[1]])
+    [request], _ = cli.compose(typed)
+    assert request.experiment.dataset.mixture == {
+        "chat": schema.Part(path=["a.jsonl", "b.csv"], weight=3.0),
+        "r1-web": schema.Part(path="sample:sample.jsonl", limit=5, weight=0.5),
+    }
+    assert request.argv == typed
 
 
 def test_precision_that_the_profile_cannot(refuse: Refuse) -> None:

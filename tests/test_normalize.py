@@ -122,6 +122,52 @@ def test_repairs() -> None:
     assert merged.repairs == ["merged_same_role"]
 
 
+@pytest.mark.parametrize("column", ["conversations", "conversation", "dialog", "dialogue"])
+def test_columns_of_conversations(column: str) -> None:
+    found = norm({column: turns("human", "gpt")})
+    assert (found.format, len(found.messages)) == ("sharegpt", 2)
+    assert norm({column: [ASK, SAY]}).format == "messages"
+    # A summary of a dialogue, say, is no conversation.
+    assert norm({column: None, "question": "q", "answer": "a", "text": "t"}).format == "question_answer"
+
+
+@pytest.mark.parametrize("role_key", ["from", "role", "speaker"])
+@pytest.mark.parametrize("content_key", ["value", "content", "text"])
+def test_keys_of_turns(role_key: str, content_key: str) -> None:
+    spelled = [{role_key: "human", content_key: "q"}, {role_key: "gpt", content_key: "a"}]
+    assert norm({"conversations": spelled}).messages == [ASK, SAY]
+    others = {"role": None, "from": None, "speaker": None, "content": None, "value": None, "text": None}
+    assert norm({"conversations": [{**others, **turn} for turn in spelled]}).messages == [ASK, SAY]
+
+
+@pytest.mark.parametrize(
+    ("spelling", "role"),
+    [
+        *((name, "system") for name in ("system", "developer")),
+        *((name, "user") for name in ("user", "human", "prompter", " Human ", "USER")),
+        *(
+            (name, "assistant")
+            for name in ("assistant", "gpt", "chatgpt", "bing", "bard", "bot", "chatbot", "model", "ai")
+        ),
+        *((name, "tool") for name in ("tool", "tool_response", "function", "function_response", "observation")),
+        *((name, "tool") for name in ("ipython", "environment")),
+    ],
+)
+def test_spellings_of_roles(spelling: str, role: str) -> None:
+    first = norm({"conversations": [{"from": spelling, "value": "x"}, *turns("human", "gpt")]}).messages[0]
+    assert first["role"] == role and first["content"].startswith("x")
+
+
+@pytest.mark.parametrize("keys", [("human", "assistant"), ("input", "output")])
+def test_turns_that_hold_question_and_answer(keys: tuple[str, str]) -> None:
+    asked, answered = keys
+    pair = {asked: "q", answered: "a"}
+    found = norm({"conversation": [{"system": "s", **pair}, {"system": "", **pair}]})
+    assert (found.format, found.messages) == ("sharegpt", [SYSTEM, ASK, SAY, ASK, SAY])
+    with pytest.raises(BadRow, match="message 2 is empty"):
+        norm({"conversation": [{asked: "q", answered: ""}]})
+
+
 def test_content_parts() -> None:
     parts = [{"type": "text", "text": "One "}, {"text": "two"}]
     assert norm({"messages": [{"role": "user", "content": parts}, SAY]}).messages[0]["content"] == "One two"
@@ -136,12 +182,34 @@ def test_tool_calls() -> None:
     assert found.messages[2:4] == [result, result] and found.tools == [{"name": "f"}] and not found.repairs
 
 
-def test_function_calls_of_sharegpt() -> None:
-    call = {"from": "function_call", "value": '{"name": "f", "arguments": {"x": 1}}'}
-    found = norm({"conversations": [*turns("human"), call, *turns("observation", "gpt")]})
-    assert found.messages[1]["tool_calls"] == [CALL]
-    with pytest.raises(BadRow, match="not JSON"):
-        norm({"conversations": [*turns("human"), {"from": "function_call", "value": "f(1)"}]})
+@pytest.mark.parametrize("name", ["function_call", "tool_call", "Tool_Call"])
+def test_tool_calls_of_sharegpt(name: str) -> None:
+    call = {"name": "f", "arguments": {"x": 1}}
+
+    def calls(*values: Any) -> Any:
+        made = [{"from": name, "value": value} for value in values]
+        return norm({"conversations": [*turns("human"), *made, *turns("observation", "gpt")]}).messages[1]
+
+    assert calls(json.dumps(call)) == {"role": "assistant", "content": "", "tool_calls": [CALL]}
+    assert calls(call)["tool_calls"] == calls([call])["tool_calls"] == [CALL]
+    assert calls(json.dumps([call, call]))["tool_calls"] == [CALL, CALL]
+    assert calls(json.dumps(call), json.dumps(call))["tool_calls"] == [CALL, CALL]  # calls in parallel
+    for wrong, problem in [("f(1)", "not JSON"), ("3", "no function name"), (7, "no function name"), ("", "is empty")]:
+        with pytest.raises(BadRow, match=problem):
+            calls(wrong)
+
+
+def test_function_call_of_openai() -> None:
+    call = {"name": "f", "arguments": '{"x": 1}'}
+    turns = [
+        ASK,
+        {"role": "assistant", "content": None, "function_call": call},
+        {"role": "function", "content": "1"},
+        SAY,
+    ]
+    found = norm({"messages": turns})
+    assert found.messages[1]["tool_calls"] == [CALL] and found.messages[2]["role"] == "tool"
+    assert norm({"messages": [ASK, {**SAY, "function_call": None}]}).messages == [ASK, SAY]
 
 
 def test_equal_conversations_have_equal_digests() -> None:

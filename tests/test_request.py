@@ -30,13 +30,19 @@ def test_every_kind_of_value(compose: Compose, here: Path) -> None:
         "model=tiny", "hw.devices=[1,2]", "hw.capability=8.9", "hw.env={A: '1'}", "model.dtype=bfloat16",
         "train.extra={adam_beta1: 0.8, nested: {a: [1, null, x]}}", "train.sample_prompts=[é, '训练']",
         "train.warmup=10", "dataset.limit=5", "dataset.config='0625'", "tracking=none", "resume=/x",
-        "zero.extra={a: {b: true}}",
+        "zero.extra={a: {b: true}}", "dataset.path=[a.jsonl, b.csv]",
+        "dataset.mixture={a: {path: [x.jsonl], weight: 3}, b: {path: ORG/NAME, kind: hub}}",
     )  # fmt: skip
     asked.folder, asked.parent_run_id = "/runs/one", "abc"
     back = round_trip(asked, here)
     assert back == asked
     assert back.experiment.model.dtype is schema.Dtype.bfloat16
     assert back.experiment.dataset.config == "0625"
+    assert back.experiment.dataset.path == ["a.jsonl", "b.csv"]
+    assert back.experiment.dataset.mixture == {
+        "a": schema.Part(path=["x.jsonl"], weight=3.0),
+        "b": schema.Part(path="ORG/NAME", kind=schema.DatasetKind.hub),
+    }
     assert isinstance(back.experiment.train.warmup, float)
 
 

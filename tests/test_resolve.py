@@ -72,6 +72,11 @@ def test_paths_become_absolute(here: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert found.model.chat_template == str(here / "chat.jinja")
     assert found.dataset.path == str(here / "rows/*.jsonl")
     assert found.outputs == str(here / "home" / "runs")
+    assert resolved("dataset.path=[a.csv, ~/b.csv]").dataset.path == [str(here / "a.csv"), str(here / "home" / "b.csv")]
+    mixture = resolved(
+        "dataset=mixture", "dataset.mixture={a: {path: [a.csv]}, b: {path: b/*}, c: {path: ORG/NAME, kind: hub}, d: {}}"
+    ).dataset.mixture
+    assert [part.path for part in mixture.values()] == [[str(here / "a.csv")], str(here / "b/*"), "ORG/NAME", None]
 
 
 def test_names_stay_names(here: Path) -> None:

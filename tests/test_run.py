@@ -16,7 +16,6 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from chats import published
-
 from sft_exp import rowlog
 
 pytestmark = pytest.mark.slow

@@ -1,14 +1,24 @@
-"""Rows come from a folder or from the hub."""
+"""Rows come from files, from several of them, and from mixtures."""
 
+import gzip
+import json
 from pathlib import Path
 from typing import Any
 
-import datasets
 import pytest
 
-from preparing import accepted, go, pairs, places, shipped, write
+from preparing import go, pairs, places, write
 from sft_exp.errors import ConfigError
-from sft_exp.schema import Dataset, DatasetKind
+from sft_exp.schema import Dataset, DatasetKind, Part
+from sft_exp.sources import Source, open_sources
+
+
+def opened(tmp_path: Path, **fields: Any) -> list[Source]:
+    return open_sources(Dataset(**fields), tmp_path / "cache")
+
+
+def shown(source: Source) -> list[str]:
+    return [str(row.place) for row in source.read()]
 
 
 def test_folder_and_limit(tmp_path: Path) -> None:
@@ -25,23 +35,57 @@ def test_folder_and_limit(tmp_path: Path) -> None:
     ]
 
 
-def test_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = tmp_path / "cache"
-    asked = []
+def test_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        write(tmp_path / folder / "a.jsonl", pairs(1))
+    monkeypatch.chdir(tmp_path)
+    [both] = opened(tmp_path, path=["two/a.jsonl", str(tmp_path / "one"), "two/*"])
+    assert shown(both) == ["two/a.jsonl:1", "one/a.jsonl:1"] and both.name == "a.jsonl and 1 more"
+    [single] = opened(tmp_path, path=["one/a.jsonl"])
+    assert shown(single) == ["a.jsonl:1"] and single.name == "a.jsonl"
+    [plain] = opened(tmp_path, path="one/a.jsonl")
+    assert plain.identity == single.identity != both.identity
 
-    def fake(*args: Any, **options: Any) -> datasets.Dataset:
-        asked.append((args, options))
-        return datasets.Dataset.from_list([{"question": question, "answer": answer} for question, answer in pairs(3)])
 
-    monkeypatch.setattr(datasets, "load_dataset", fake)
-    config = Dataset(kind=DatasetKind.hub, path="org/name", config="0625", revision="main", eval_fraction=0)
-    report = accepted(config, cache, shipped())
-    assert places(report, "train") == ["org/name:1", "org/name:2", "org/name:3"]
-    assert asked == [(("org/name", "0625"), {"split": "train", "revision": "main"})]
+def test_encodings(tmp_path: Path) -> None:
+    text = '{"text": "é"}\n'
+    (tmp_path / "a.jsonl").write_bytes(text.encode("utf-16"))
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(text.encode("utf-8-sig")))
+    (tmp_path / "c.jsonl").write_text(text, encoding="utf-8")
+    (tmp_path / "d.parquet").write_bytes(b"\xff\xfe")
+    [source] = opened(tmp_path, path=str(tmp_path))
+    assert source.encodings == {"a.jsonl": "utf-16", "b.jsonl.gz": "utf-8-sig"}
+    (tmp_path / "b.jsonl.gz").write_bytes(b"no gzip")
+    with pytest.raises(ConfigError, match=r"b\.jsonl\.gz cannot be read"):
+        opened(tmp_path, path=str(tmp_path))
 
-    def offline(*_: Any, **__: Any) -> None:
-        raise ConnectionError("Couldn't reach 'org/name' on the Hub\nlong story")
 
-    monkeypatch.setattr(datasets, "load_dataset", offline)
-    with pytest.raises(ConfigError, match=r"dataset\.path=org/name cannot be loaded .* on the Hub\): check"):
-        accepted(config, cache, shipped())
+def test_mixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "hf")
+    (tmp_path / "hub").mkdir()
+    for name in ("chats", "web", "hub/train"):
+        write(tmp_path / f"{name}.jsonl", pairs(2))
+    parts = {
+        "chat": Part(path=str(tmp_path / "chats.jsonl"), weight=3, limit=1),
+        "web": Part(path=[str(tmp_path / "web.jsonl"), str(tmp_path / "chats.jsonl")], weight=1),
+        "far": Part(kind=DatasetKind.hub, path=str(tmp_path / "hub"), weight=0.5),
+    }
+    sources = opened(tmp_path, mixture=parts)
+    assert [(source.name, source.weight, source.limit) for source in sources] == [
+        ("chat", 3, 1),
+        ("web", 1, None),
+        ("far", 0.5, None),
+    ]
+    assert [shown(source) for source in sources] == [
+        ["chat/chats.jsonl:1", "chat/chats.jsonl:2"],
+        ["web/web.jsonl:1", "web/web.jsonl:2", "web/chats.jsonl:1", "web/chats.jsonl:2"],
+        [f"far/{tmp_path}/hub:1", f"far/{tmp_path}/hub:2"],
+    ]
+    renamed = opened(tmp_path, mixture={"talk": parts["chat"]})
+    assert renamed[0].identity != sources[0].identity  # the places are others
+    json.dumps([source.identity for source in sources])
+    with pytest.raises(ConfigError, match=r"^dataset\.mixture\.chat\.path=none\.csv does not exist"):
+        opened(tmp_path, mixture={"chat": Part(path="none.csv")})
+    with pytest.raises(ConfigError, match=r"check dataset\.mixture\.far\.path, \.config"):
+        opened(tmp_path, mixture={"far": Part(kind=DatasetKind.hub, path=str(tmp_path / "hub"), split="x")})

@@ -33,7 +33,7 @@ def test_prepared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def visible(folder: Path) -> list[Path]:
-    return [file for file in folder.iterdir() if not file.name.startswith(".")]
+    return [file for file in folder.iterdir() if file.is_dir() and not file.name.startswith(".")]
 
 
 def test_unreadable_data_leaves_nothing(tmp_path: Path) -> None:

@@ -45,6 +45,15 @@ def quote_zero(argument: str) -> str:
     return f"{match[1]}={','.join(options)}"
 
 
+def nest_part(argument: str) -> str:
+    """`+dataset.mixture.a.path=x` -> `+dataset.mixture={a:{path:x}}`: OmegaConf takes a new part whole only."""
+    match = re.fullmatch(r"(\+\+?dataset\.mixture)\.([\w-]+)(?:\.(\w+))?=(.*)", argument, re.DOTALL)
+    if not match:
+        return argument
+    fields = f"{{{match[3]}:{match[4]}}}" if match[3] else match[4]
+    return f"{match[1]}={{{match[2]}:{fields}}}"
+
+
 def read_arguments(argv: list[str]) -> tuple[str, list[str]]:
     """Command and Hydra arguments; a command line without overrides is the demo."""
     command = "train"
@@ -56,7 +65,7 @@ def read_arguments(argv: list[str]) -> tuple[str, list[str]]:
         argv = ["experiment=demo"]
     # Python's argument parser wants all overrides on one side of a flag.
     flags = [word for word in argv if word in ("-m", "--multirun")]
-    words = [quote_zero(word) for word in argv if word not in flags]
+    words = [nest_part(quote_zero(word)) for word in argv if word not in flags]
     return command, flags + words
 
 

@@ -26,13 +26,14 @@ if TYPE_CHECKING:
 
 SPLITS = ("train", "eval", "test")
 DECIDING = (
-    "rows", "textfile", "jsonrows", "tables", "reader", "conversation", "fields", "messages", "normalize", "rendering",
-    "reasoning", "separators", "training_template", "template", "turns", "layout", "labels", "prepared", "selection",
-    "chunks", "arrow", "sources", "staging", "dataset", "build", "tally", "lengths", "language", "mixture", "preview",
+    "rows", "files", "digests", "textfile", "jsonrows", "csvrows", "tables", "reader", "hub", "mixture", "sources",
+    "conversation", "fields", "messages", "normalize", "rendering", "reasoning", "separators", "training_template",
+    "template", "turns", "layout", "labels", "prepared", "selection", "chunks", "arrow", "staging", "dataset", "build",
+    "tally", "lengths", "language", "preview",
 )  # fmt: skip
 """Modules that decide what is written; a test compares them with the imports."""
-NOT_DECIDING = {"name", "path", "num_proc", "max_bad_fraction", "shuffle"}
-"""Fields that do not change what is written: the content counts, not what it is called or how fast it is read."""
+NOT_DECIDING = {"name", "path", "mixture", "num_proc", "max_bad_fraction", "shuffle"}
+"""Fields that do not change what is written, or that the sources' identities stand for: content counts, not names."""
 
 
 def prepare(
@@ -43,7 +44,7 @@ def prepare(
     The tokenizer is loaded only if there is work for it. Raises ConfigError where files cannot be read or the chat
     template does not fit the data; whether the rows should be trained is another question (`verdict`).
     """
-    sources = open_sources(config)
+    sources = open_sources(config, cache)
     fingerprint = _fingerprint(config, sources, identity)
 
     def build(folder: Path) -> None:

@@ -68,6 +68,7 @@ OPEN = (
     "tracking.tags.",
     "dataset.role_map.",
     "dataset.columns.",
+    "dataset.mixture.",
 )
 """Fields that take any key."""
 
@@ -149,6 +150,8 @@ def _bad_value(text: str) -> str | None:
     group = re.search(
         r"Cannot convert '(\w+)' to (\w+)|Invalid type assigned: (\w+) is not a subclass of (\w+)\. value: (.*)", text
     )
+    if group and key[1].startswith("dataset.mixture."):
+        return f"{key[1]} takes fields such as path and weight, one by one: write +{key[1]}.path=FILE."
     if group:
         return f"{key[1]} takes {group[2] or group[4]}, not {group[5] or group[1]}."
     first = text.split("full_key")[0].strip().splitlines()[-1]

@@ -1,26 +1,42 @@
 """Turns of a conversation in any known spelling -> messages with one of four roles."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sft_exp.conversation import BadRow, Message
 from sft_exp.fields import json_of, kind_of, list_of, renamed, text_of
 
-TURN_KEYS = {"role", "content", "from", "value", "tool_calls"}
+ROLE_KEYS = ("role", "from", "speaker")
+"""Keys under which a turn names its role; the first one that is not null counts."""
+_CONTENT_KEYS = ("content", "value", "text")
+TURN_KEYS = {*ROLE_KEYS, *_CONTENT_KEYS, "tool_calls"}
 ROLES = ("system", "user", "assistant", "tool")
+_PAIRS = (("human", "assistant"), ("input", "output"))
+"""Keys of turns that hold a question and its answer, as in Firefly's and XTuner's data."""
+_CALLS = ("function_call", "tool_call")
+"""Roles of turns that are a tool call, or a list of them, as JSON."""
 _ALIASES = {
-    **{role: role for role in ROLES},
-    "human": "user",
-    "prompter": "user",
-    "gpt": "assistant",
-    "bot": "assistant",
-    "model": "assistant",
-    "chatgpt": "assistant",
-    "function_call": "assistant",
-    "function": "tool",
-    "observation": "tool",
+    alias: role
+    for role, aliases in {
+        "system": ("system", "developer"),
+        "user": ("user", "human", "prompter"),
+        "assistant": ("assistant", "gpt", "chatgpt", "bing", "bard", "bot", "chatbot", "model", "ai", *_CALLS),
+        "tool": ("tool", "tool_response", "function", "function_response", "observation", "ipython", "environment"),
+    }.items()
+    for alias in aliases
 }
+
+
+def unfolded(turn: Any, names: Mapping[str, str]) -> list[Any]:
+    """The turn as it is, or its system text, question and answer as turns of their own."""
+    if not isinstance(turn, dict) or _first(named := renamed(turn, names), ROLE_KEYS) is not None:
+        return [turn]
+    for asked, answered in _PAIRS:
+        if asked in named and answered in named:
+            texts = {"system": named.get("system"), "user": named[asked], "assistant": named[answered]}
+            return [{"from": role, "value": text} for role, text in texts.items() if text or role != "system"]
+    return [turn]
 
 
 def message(turn: Any, at: int, role_map: Mapping[str, str], names: Mapping[str, str]) -> Message:
@@ -28,12 +44,13 @@ def message(turn: Any, at: int, role_map: Mapping[str, str], names: Mapping[str,
     if not isinstance(turn, dict):
         raise BadRow("wrong_type", f"message {at} is {kind_of(turn)}, not an object")
     turn = renamed(turn, names)
-    name = turn.get("role", turn.get("from"))
+    name = _first(turn, ROLE_KEYS)
     role = _role(name, at, role_map)
-    content = turn.get("content", turn.get("value"))
-    calls = list_of(turn.get("tool_calls"), f"tool_calls of message {at}") if role == "assistant" else []
-    if name == "function_call" and isinstance(content, str) and not calls:
-        calls, content = [json_of(content, f"the function call of message {at}")], None
+    content = _first(turn, _CONTENT_KEYS)
+    calls = _calls(turn, at) if role == "assistant" else []
+    if _plain(name) in _CALLS and content and not calls:
+        content = json_of(content, f"the tool call of message {at}") if isinstance(content, str) else content
+        calls, content = content if isinstance(content, list) else [content], None
     text = text_of(content, f"content of message {at}", required=role in ("user", "assistant") and not calls)
     made: Message = {"role": role, "content": text}
     if calls:
@@ -44,15 +61,29 @@ def message(turn: Any, at: int, role_map: Mapping[str, str], names: Mapping[str,
     return made
 
 
+def _first(turn: dict[str, Any], keys: Iterable[str]) -> Any:
+    return next((turn[key] for key in keys if turn.get(key) is not None), None)
+
+
+def _plain(name: str) -> str:
+    return name.strip().lower()
+
+
 def _role(name: Any, at: int, role_map: Mapping[str, str]) -> str:
     if not isinstance(name, str):
         raise BadRow("wrong_type", f"the role of message {at} is {kind_of(name)}, not text")
-    role = role_map.get(name) or _ALIASES.get(name.strip().lower())
+    role = role_map.get(name) or _ALIASES.get(_plain(name))
     if role is None:
         # Hydra's override grammar takes plain words only as keys.
         hint = f"+dataset.role_map.{name}=user" if name.isidentifier() and name.isascii() else "dataset.role_map"
         raise BadRow("unknown_role", f"message {at} has the role '{name[:60]}'; say what it is, such as by {hint}")
     return role
+
+
+def _calls(turn: dict[str, Any], at: int) -> list[Any]:
+    calls = list_of(turn.get("tool_calls"), f"tool_calls of message {at}")
+    single = turn.get("function_call")  # the form that OpenAI's `tool_calls` replaced
+    return calls or ([single] if isinstance(single, dict) else [])
 
 
 def _call(call: Any, at: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from sft_exp.conversation import BadRow, Conversation, Message, UnknownColumns, digest
 from sft_exp.fields import kind_of, list_of, renamed, text_of
-from sft_exp.messages import merged, message
+from sft_exp.messages import merged, message, unfolded
 
 FORMATS = {
     "messages": ("messages",),
@@ -19,6 +19,8 @@ FORMATS = {
     "prompt_completion": ("prompt", "completion"),
     "question_answer": ("question", "answer"),
     "query_response": ("query", "response"),
+    "dialog": ("dialog",),  # reported like `conversation`
+    "dialogue": ("dialogue",),
     "text": ("text",),
 }
 COLUMNS = {name for columns in FORMATS.values() for name in columns} | {"input", "system", "history", "tools"}
@@ -80,7 +82,7 @@ def _history(row: dict[str, Any]) -> list[Message]:
 
 
 def _chat(row: dict[str, Any], column: str, role_map: Mapping[str, str], names: Mapping[str, str]) -> Conversation:
-    turns = list_of(row[column], column)
+    turns = [turn for each in list_of(row[column], column) for turn in unfolded(each, names)]
     messages = [message(turn, at, role_map, names) for at, turn in enumerate(turns, 1)]
     system = text_of(row.get("system"), "system")
     if system and messages and messages[0]["role"] != "system":
@@ -94,7 +96,7 @@ def _chat(row: dict[str, Any], column: str, role_map: Mapping[str, str], names: 
         raise BadRow("no_assistant_turn", f"{len(messages)} messages, none of them the assistant's")
     if last < len(joined):
         repairs.append("trailing_user_turn")
-    sharegpt = any("from" in renamed(turn, names) for turn in turns)
+    sharegpt = any(renamed(turn, names).get("role") is None for turn in turns)
     return Conversation("chat", "sharegpt" if sharegpt else "messages", joined[:last], _tools(row), repairs)
 
 

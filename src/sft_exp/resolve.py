@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from sft_exp import batch, hw
 from sft_exp.machine import Machine
@@ -34,7 +35,7 @@ def resolve(experiment: Experiment, machine: Machine) -> Experiment:
     outputs = str(Path(experiment.outputs).expanduser().absolute())
     return dataclasses.replace(
         experiment, model=_model(model), hw=profile, train=train, outputs=outputs,
-        dataset=dataclasses.replace(experiment.dataset, path=_absolute_data(experiment.dataset)),
+        dataset=_dataset(experiment.dataset),
         tracking=dataclasses.replace(experiment.tracking, uri=_uri(experiment, outputs)),
     )  # fmt: skip
 
@@ -106,8 +107,18 @@ def _absolute_template(path: str | None) -> str | None:
     return str(Path(path).expanduser().absolute())
 
 
-def _absolute_data(dataset: Dataset) -> str | None:
-    """Files and globs as absolute paths; hub ids and shipped files as they are."""
-    if dataset.kind is DatasetKind.hub or dataset.path is None or dataset.path.startswith("sample:"):
-        return _absolute_folder(dataset.path) if dataset.path else None
-    return str(Path(dataset.path).expanduser().absolute())
+def _dataset(dataset: Dataset) -> Dataset:
+    parts = {
+        name: dataclasses.replace(part, path=_absolute_data(part.path, part.kind))
+        for name, part in dataset.mixture.items()
+    }
+    return dataclasses.replace(dataset, path=_absolute_data(dataset.path, dataset.kind), mixture=parts)
+
+
+def _absolute_data(path: Any, kind: DatasetKind) -> Any:
+    """Files and globs as absolute paths; hub ids and shipped files as they are, and what is no path too."""
+    if isinstance(path, list):
+        return [_absolute_data(item, kind) for item in path]
+    if not isinstance(path, str) or not path or path.startswith("sample:"):
+        return path
+    return _absolute_folder(path) if kind is DatasetKind.hub else str(Path(path).expanduser().absolute())

@@ -140,23 +140,48 @@ class Model:
 
 
 @dataclass(kw_only=True, slots=True)
+class Part:
+    """One source of rows in a mixture; fields as in `Dataset`."""
+
+    path: Any = None
+    """File, folder or glob, or a list of these; for `hub` the dataset id."""
+    kind: DatasetKind = DatasetKind.files
+    config: str | None = None
+    """Configuration name on the hub."""
+    split: str = "train"
+    """Split on the hub."""
+    revision: str | None = None
+    """Branch, tag or commit on the hub."""
+    limit: int | None = None
+    """Read at most this many rows of this part, in file order."""
+    weight: float | None = None
+    """Relative share of the conversations that are used; either every part has one or none, which uses all."""
+
+
+@dataclass(kw_only=True, slots=True)
 class Dataset:
     """Which conversations are trained on."""
 
     name: str | None = None
     """Short name for records; null takes the last part of `path`."""
     kind: DatasetKind = DatasetKind.files
-    """`files`: json, jsonl, csv or parquet on disk; `hub`: a dataset on the Hugging Face hub."""
-    path: str | None = None
-    """File, folder or glob; for `hub` the dataset id. `sample:NAME` is a file shipped with this package."""
+    """`files`: files on disk; `hub`: a dataset on the Hugging Face hub."""
+    path: Any = None
+    """File, folder or glob, or a list of these; for `hub` the dataset id. `sample:NAME` is a shipped file."""
     config: str | None = None
     """Configuration name on the hub, such as "0625" (a string: unquoted YAML would read an octal number)."""
     split: str = "train"
     """Split on the hub, such as `train` or, with quotes inside, `'dataset.split="train[:1000]"'`."""
     revision: str | None = None
     """Branch, tag or commit on the hub."""
+    streaming: bool = False
+    """Read rows from the hub one by one without storing them."""
+    mixture: dict[str, Part] = field(default_factory=dict)
+    """Several sources by name, in place of `path`, such as `{chat: {path: a.jsonl, weight: 3}}`."""
     limit: int | None = None
     """Use at most this many rows, in file order."""
+    shuffle: bool = True
+    """Train in an order drawn with `train.seed`; false keeps the order of the files."""
     max_length: int = 1024
     """Longest sequence in tokens; longer ones are cut at the end."""
     max_bad_fraction: float = 0.01
@@ -164,11 +189,7 @@ class Dataset:
     eval_fraction: float = 0.05
     """Share of the rows kept for evaluation, chosen by content hash; 0 turns evaluation off."""
     test_fraction: float = 0.0
-    """Share of the rows kept for a test at the end, chosen in the same way."""
-    shuffle: bool = True
-    """Draw rows in random order, by `train.seed`; false trains them in the order of the files."""
-    streaming: bool = False
-    """Read rows while training and store nothing; needs `train.max_steps`."""
+    """Share of distinct conversations kept for a final test, chosen by content hash."""
     loss: Loss = Loss.assistant
     """Tokens that are trained in conversations; plain text is always trained whole."""
     role_map: dict[str, str] = field(default_factory=dict)

@@ -27,9 +27,9 @@ class Selection:
         self._recognised = False
 
     def choose(self) -> Iterator[Item]:
-        """Yield the rows that can be encoded, of each source up to its limit, of all up to `dataset.limit` read."""
+        """Yield the rows that can be encoded, of each source up to its limit."""
         rows = ((part, row) for part, source in enumerate(self._sources) for row in islice(source.read(), source.limit))
-        for part, row in islice(rows, self._config.limit):
+        for part, row in rows:
             self._report.rows += 1
             self._report.sources[self._sources[part].name]["rows"] += 1
             conversation = self._conversation(row)

@@ -1,18 +1,18 @@
-"""Where rows come from: files, or a data set on the hub."""
+"""Where rows come from: files, a dataset on the hub, or a mixture of several."""
 
-import hashlib
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
-from sft_exp import textfile
+from sft_exp import hub, mixture, reader, textfile
+from sft_exp.digests import Digests
 from sft_exp.errors import ConfigError
-from sft_exp.reader import read_rows
-from sft_exp.rows import Place, Row, find_files
-from sft_exp.schema import Dataset, DatasetKind
-from sft_exp.tables import without_nulls
+from sft_exp.files import find_files
+from sft_exp.rows import Row
+from sft_exp.schema import Dataset, DatasetKind, Part
 
 
 @dataclass(slots=True)
@@ -20,58 +20,59 @@ class Source:
     """Rows to be read, with what identifies their content."""
 
     name: str
+    """Name of the part in a mixture, else of the file or of the dataset on the hub."""
     identity: list[Any]
+    """Equal if and only if rows and places are."""
     read: Callable[[], Iterator[Row]]
-    encodings: dict[str, str]
+    encodings: dict[str, str] = field(default_factory=dict)
     """Text encoding of each file that is not plain UTF-8."""
     weight: float | None = None
     limit: int | None = None
+    """Rows to be taken at most; `read` yields all."""
 
 
-def open_source(config: Dataset) -> Source:
-    """Find what `dataset.path` names; nothing is read but what identifies it."""
-    return _hub(config) if config.kind is DatasetKind.hub else _files(config)
+def open_sources(config: Dataset, cache: Path) -> list[Source]:
+    """Find what the dataset names; nothing is read but what identifies it. Digests of files are kept in `cache`."""
+    digests = Digests(cache / "digests.json")
+    sources = []
+    for name, part in mixture.parts(config).items():
+        is_hub = part.kind is DatasetKind.hub
+        source = _hub(name, part, streaming=config.streaming) if is_hub else _files(name, part, digests)
+        source.name = name or source.name
+        source.weight, source.limit = part.weight, part.limit
+        sources.append(source)
+    digests.write()
+    return sources
 
 
-def open_sources(config: Dataset) -> list[Source]:
-    return [open_source(config)]
-
-
-def _files(config: Dataset) -> Source:
-    files = find_files(str(config.path))
-    base = os.path.commonpath([file.parent for file in files])
-    names = {file: os.path.relpath(file, base) for file in files}
+def _files(part_name: str, part: Part, digests: Digests) -> Source:
+    files = find_files(part.path, f"{mixture.option(part_name)}.path")
+    base = os.path.commonpath([file.absolute().parent for file in files])
+    names = {file: mixture.place(part_name, os.path.relpath(file, base)) for file in files}
     encodings = {}
     identity = []
     for file, name in names.items():
         try:
-            with file.open("rb") as stream:
-                identity.append([name, hashlib.file_digest(stream, "sha256").hexdigest()])
-            if not name.endswith(".parquet") and (encoding := textfile.encoding(file)) != "utf-8":
+            identity.append([name, digests.of(file)])
+            if (encoding := reader.encoding(file)) and encoding != "utf-8":
                 encodings[name] = encoding
         except textfile.UNREADABLE as error:
-            raise ConfigError(f"dataset.path={file} cannot be read ({error}): copy or download it again.") from error
+            raise ConfigError(f"{file} cannot be read ({error}): copy or download it again.") from error
 
     def read() -> Iterator[Row]:
-        return chain.from_iterable(read_rows(file, name) for file, name in names.items())
+        return chain.from_iterable(reader.read_rows(file, name) for file, name in names.items())
 
-    return Source(str(config.path) if len(files) > 1 else files[0].name, identity, read, encodings)
+    return Source(_title(part.path, files), identity, read, encodings)
 
 
-def _hub(config: Dataset) -> Source:
-    import datasets
+def _title(path: str | list[str], files: list[Path]) -> str:
+    if len(files) == 1:
+        return files[0].name
+    return path if isinstance(path, str) else f"{files[0].name} and {len(files) - 1} more"
 
-    path = str(config.path)
-    try:
-        table = datasets.load_dataset(path, config.config, split=config.split, revision=config.revision)
-    except Exception as error:  # unknown id, no network, gated, wrong split: the library has a class for each
-        cause = (str(error) or type(error).__name__).splitlines()[0]
-        raise ConfigError(
-            f"dataset.path={path} cannot be loaded from the hub ({type(error).__name__}: {cause}): check "
-            "dataset.path, .config, .split and .revision, or download it and use dataset.kind=files."
-        ) from error
 
-    def read() -> Iterator[Row]:
-        return (Row(Place(path, at), without_nulls(row)) for at, row in enumerate(table, 1))
-
-    return Source(path, [path, config.config, config.split, config.revision, table._fingerprint], read, {})
+def _hub(part_name: str, part: Part, *, streaming: bool) -> Source:
+    rows = hub.open_rows(
+        part, mixture.option(part_name), place=mixture.place(part_name, part.path), streaming=streaming
+    )
+    return Source(part.path, rows.identity, rows.read)

@@ -1,58 +1,116 @@
-"""Rows of tables: csv and parquet."""
+"""Rows of tables: parquet and arrow."""
 
-import csv
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sft_exp import textfile
 from sft_exp.errors import ConfigError
-from sft_exp.rows import Place, Row, checked_row
+from sft_exp.rows import Place, Row
 
+if TYPE_CHECKING:
+    import pyarrow as pa
 
-def csv_rows(path: Path, name: str) -> Iterator[Row]:
-    """Yield the rows below the header; blank lines are not rows."""
-    csv.field_size_limit(2**31 - 1)  # the default refuses fields above 128 KiB
-    reader = csv.reader((line + "\n" for line in textfile.lines(path, name)), strict=True)
-    header: list[str] = []
-    number = 0
-    while True:
-        try:
-            fields = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            number += 1
-            yield Row(Place(name, number), reason="wrong_type", detail=f"not csv: {error}")
-            continue
-        if header and any(fields):
-            number += 1
-            yield _csv_row(Place(name, number), header, fields)
-        header = header or fields
-
-
-def _csv_row(place: Place, header: list[str], fields: list[str]) -> Row:
-    if len(fields) != len(header):
-        return Row(place, reason="wrong_type", detail=f"{len(fields)} fields, but the header has {len(header)}")
-    return checked_row(place, dict(zip(header, fields, strict=True)), "".join(fields))
+_BATCH = 256  # rows
+_MAGIC = b"ARROW1"
+"""First bytes of Arrow's file format; its stream format has none."""
+_END = b"\xff" * 4 + bytes(4)
+"""Last bytes of Arrow's stream format: a message of length 0."""
 
 
 def parquet_rows(path: Path, name: str) -> Iterator[Row]:
     """Yield the rows of a parquet file."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
+
+    def batches() -> Iterator["pa.RecordBatch"]:
+        # With pre_buffer a whole row group, often the whole file, would be in memory.
+        with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
+            yield from file.iter_batches(batch_size=_BATCH)
+
+    return _batch_rows(batches(), name, "parquet")
+
+
+def arrow_rows(path: Path, name: str) -> Iterator[Row]:
+    """Yield the rows of an Arrow file, in the stream format of `datasets` or in the file format."""
+    import pyarrow as pa
+
+    def batches() -> Iterator["pa.RecordBatch"]:
+        with path.open("rb") as raw:
+            in_file_format = raw.read(len(_MAGIC)) == _MAGIC
+        with pa.OSFile(str(path)) as file:
+            if in_file_format:
+                reader = pa.ipc.open_file(file)
+                yield from (reader.get_batch(at) for at in range(reader.num_record_batches))
+                return
+            yield from pa.ipc.open_stream(file)
+            # What a killed writer leaves, or damage that looks like an end, is shorter without an error.
+            if file.tell() != file.size() or file.read_at(len(_END), file.size() - len(_END)) != _END:
+                raise pa.ArrowInvalid("it does not stop where its stream ends")
+
+    return _batch_rows(batches(), name, "arrow")
+
+
+def _batch_rows(batches: Iterable["pa.RecordBatch"], name: str, kind: str) -> Iterator[Row]:
+    import pyarrow as pa
 
     number = 0
     try:
-        for batch in pq.ParquetFile(path).iter_batches(batch_size=256):
+        for whole in batches:
+            for start in range(0, whole.num_rows, _BATCH):
+                for row in _checked(whole.slice(start, _BATCH)):
+                    number += 1
+                    place = Place(name, number)
+                    yield Row(place, reason="invalid_text", detail=row) if isinstance(row, str) else Row(place, row)
+    except (pa.ArrowException, ValueError, OverflowError) as error:  # names of columns, times: Python refuses them
+        cause = str(error).splitlines()[0]
+        raise ConfigError(f"{name} is not a readable {kind} file ({cause}): write it again.") from error
+
+
+def _checked(batch: "pa.RecordBatch") -> Iterator[dict[str, Any] | str]:
+    """Values of a batch's rows, or what is wrong with a row's text; damage of any other kind is an ArrowException."""
+    import pyarrow as pa
+
+    try:
+        batch.validate(full=True)  # Arrow trusts lengths and offsets: reading wrong ones ends the process
+        decode = decoder(pa.struct(batch.schema)) or _same
+        yield from (decode(without_nulls(row)) for row in batch.to_pylist())
+    except pa.ArrowInvalid as error:
+        if batch.num_rows != 1:
             for at in range(batch.num_rows):
-                number += 1
-                try:
-                    yield Row(Place(name, number), without_nulls(batch.slice(at, 1).to_pylist()[0]))
-                except UnicodeDecodeError as error:
-                    yield Row(Place(name, number), reason="invalid_text", detail=str(error))
-    except pa.ArrowException as error:
-        raise ConfigError(f"{name} is not a readable parquet file ({error}): write it again.") from error
+                yield from _checked(batch.slice(at, 1))
+        elif "UTF8" in str(error):
+            yield str(error)
+        else:
+            raise
+
+
+def decoder(kind: "pa.DataType") -> Callable[[Any], Any] | None:
+    """What makes Python values of Arrow's, which hold JSON as text; None where nothing is to be done.
+
+    `datasets` keeps objects of mixed shapes as JSON, such as tool calls and so whole messages.
+    """
+    import pyarrow as pa
+
+    if kind == pa.json_():
+        return _json
+    if pa.types.is_struct(kind):
+        fields = {field.name: make for field in kind.fields if (make := decoder(field.type))}
+        if fields:
+            return lambda value: value and {key: fields.get(key, _same)(item) for key, item in value.items()}
+    elif (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and (make := decoder(kind.value_type)):
+        return lambda value: value and [make(item) for item in value]
+    return None
+
+
+def _json(value: str | None) -> Any:
+    try:
+        return None if value is None else json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def without_nulls(value: Any) -> Any:

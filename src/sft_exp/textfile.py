@@ -1,4 +1,4 @@
-"""The text of a file in any Unicode encoding, gzipped or not, decoded piece by piece so that memory stays flat."""
+"""The text of a file in any Unicode encoding, compressed or not, decoded piece by piece so that memory stays flat."""
 
 import codecs
 import gzip
@@ -30,7 +30,14 @@ def encoding(path: Path) -> str:
 
 
 def _opened(path: Path) -> IO[bytes]:
-    return cast(IO[bytes], gzip.open(path)) if path.name.lower().endswith(".gz") else path.open("rb")
+    match path.suffix.lower():
+        case ".gz":
+            return cast(IO[bytes], gzip.open(path))
+        case ".zst":
+            import pyarrow
+
+            return cast(IO[bytes], pyarrow.input_stream(str(path), compression="zstd"))
+    return path.open("rb")
 
 
 def pieces(path: Path, name: str) -> Iterator[str]:
