@@ -1,8 +1,6 @@
 """Which rows were in which step: the files, and what training writes into them."""
 
-import json
 import math
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,16 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from accelerate.state import AcceleratorState
 from datasets import Dataset
 from trl import pack_dataset
 
-from composing import NO_CARDS, compose
-from sft_exp import launch, packing, rowlog, rundir
-from sft_exp.prepare import prepare_run
-from sft_exp.resolve import resolve
+from sft_exp import packing, rowlog
 from sft_exp.rowloss import RowCollator, RowLosses, sums
 from sft_exp.rundir import RunDir
+from training import logged, train
 
 
 def numbered(steps: list[int], first: int = 0) -> Any:
@@ -129,31 +124,6 @@ def test_packs_are_those_of_trl(strategy: str) -> None:
     for pack in ours:
         of_tokens = [at for at, length in zip(pack["index"], pack["seq_lengths"], strict=True) for _ in range(length)]
         assert pack["input_ids"] == of_tokens
-
-
-def train(tmp_path: Path, *overrides: str, conversations: int = 22) -> RunDir:
-    """Train in this process on numbered conversations, of which every step is logged."""
-    from sft_exp import train
-
-    line = '{"prompt": "%d + 1", "completion": "%s"}\n'
-    data = tmp_path / "rows.jsonl"
-    data.write_text("".join(line % (at, f"It is {at + 1}. " * (1 + at % 5)) for at in range(conversations)))
-    asked = compose(
-        "model=tiny", "dataset=jsonl", f"dataset.path={data}", "dataset.eval_fraction=0", "hw=cpu", "tracking=none",
-        "train.global_batch=8", "train.logging_steps=1", f"outputs={tmp_path}/outputs", *overrides,
-    )  # fmt: skip
-    asked.experiment = resolve(asked.experiment, NO_CARDS)
-    os.environ |= launch.added(asked.experiment, os.environ, launch.free_port())
-    AcceleratorState._reset_state(reset_partial_state=True)  # what an earlier run has left in this process
-    run = rundir.create(asked)
-    prepare_run(run)
-    train.train(asked, run)
-    return run
-
-
-def logged(run: RunDir, key: str = "train/loss") -> list[float]:
-    rows = map(json.loads, run.metrics.read_text().splitlines())
-    return [float(row[key]) for row in rows if key in row]
 
 
 def step_losses(run: RunDir) -> list[float]:

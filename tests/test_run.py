@@ -205,7 +205,7 @@ def test_training_template_writes_the_rows_and_is_not_saved(tmp_path: Path) -> N
         "model.chat_template=training", "dataset=jsonl", f"dataset.path={data}", "train.max_steps=1",
     )  # fmt: skip
     run = run_folder(tmp_path)
-    report = json.loads((run / "data.json").read_text())
+    report = json.loads((run / "data_report.json").read_text())
     assert (report["kept"], report["think_blocks"], report["rows_without_end"]) == (20, 20, 0)
     saved = PreTrainedTokenizerFast.from_pretrained(run / "model")
     assert saved.chat_template == stock.chat_template and saved.eos_token == "<｜end▁of▁sentence｜>"

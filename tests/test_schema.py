@@ -131,7 +131,6 @@ ELSEWHERE = {
     "dataset.config": "test_hub.py loads it",
     "dataset.split": "test_hub.py loads it",
     "dataset.revision": "test_hub.py loads it",
-    "dataset.shuffle": "test_dataset.py",
     "dataset.loss": "test_labels.py labels with it",
     "dataset.role_map": "test_normalize.py",
     "dataset.columns": "test_normalize.py",

@@ -36,6 +36,7 @@ def arguments(request: Request, run: RunDir, *, evaluates: bool) -> SFTConfig:
         "gradient_checkpointing": None,
         "packing": train.packing,
         "max_length": experiment.dataset.max_length,
+        "train_sampling_strategy": "random" if experiment.dataset.shuffle else "sequential",
         "seed": train.seed,
         "data_seed": train.seed,
         "logging_strategy": "steps",

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,8 @@ from sft_exp.tally import Tally
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+HEAD = 1_000
+"""Rows of a stream that are judged before training."""
 PREVIEWS, PREVIEW_TOKENS = 3, 1000
 """Rows that the report shows, and how much of each at most."""
 
@@ -31,19 +33,21 @@ def build(
     folder: Path, fingerprint: str, config: Dataset, sources: Sequence[Source], tokenizer: "PreTrainedTokenizerBase"
 ) -> None:
     """Write the rows of all sources; the side of a row is decided when all are known."""
+    if config.streaming:  # the others are read while training
+        sources = [replace(source, limit=min(source.limit or HEAD, HEAD)) for source in sources]
     encoder = Encoder(tokenizer, max_length=config.max_length, loss=config.loss)
-    report = _new_report(fingerprint, config, sources, encoder)
+    report = new_report(fingerprint, config, sources, encoder)
     tally, sample = Tally(report), language.Sample()
     everything = folder / "all.arrow"
     with arrow.writer(everything) as stream:
         for chunk, results in encoded(Selection(report, config, sources).choose(), encoder, config.num_proc):
-            good = list(_accepted(report, chunk, results, config))
+            good = list(accepted(report, chunk, results, config))
             for place, part, conversation, row in good:
                 tally.add(place, part, conversation, row)
                 sample.add(conversation)
                 _preview(report, place, row, tokenizer)
             stream.write_batch(arrow.batch([(place, row) for place, _, _, row in good]))
-    side = tally.finish([source.weight for source in sources], config.eval_fraction, config.test_fraction)
+    side = tally.finish([source.weight for source in sources], config)
     report.languages = sample.shares()
     arrow.distribute(everything, [folder / split / "data.arrow" for split in ("train", "eval", "test")], side)
     everything.unlink()
@@ -51,10 +55,11 @@ def build(
     (folder / "report.json").write_text(json.dumps(asdict(report), ensure_ascii=False), encoding="utf-8")
 
 
-def _new_report(fingerprint: str, config: Dataset, sources: Sequence[Source], encoder: Encoder) -> Prepared:
+def new_report(fingerprint: str, config: Dataset, sources: Sequence[Source], encoder: Encoder) -> Prepared:
     return Prepared(
         fingerprint=fingerprint,
         folder="",  # not where it is built, but where it is read
+        streamed=config.streaming,
         source=" + ".join(source.name for source in sources),
         max_length=config.max_length,
         encodings={name: encoding for source in sources for name, encoding in source.encodings.items()},
@@ -74,7 +79,7 @@ def _preview(report: Prepared, place: Place, row: Encoded, tokenizer: "PreTraine
         report.previews.append({"place": str(place), "pieces": [list(piece) for piece in pieces], "cut": cut})
 
 
-def _accepted(
+def accepted(
     report: Prepared, chunk: Sequence[Item], results: Sequence[Result], config: Dataset
 ) -> Iterator[tuple[Place, int, Conversation, Encoded]]:
     """The rows of a chunk that are trained; the others are counted."""

@@ -54,6 +54,8 @@ def reasons(data: Mapping[str, Any]) -> list[tuple[str, int, str, list[str]]]:
 
 def _rows(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     dropped, repaired = sum(data["dropped"].values()), sum(data["repaired"].values())
+    if data["streamed"]:
+        yield "stream", "the first rows only; the others are read while training"
     yield "rows", f"{data['rows']:,} read, {data['kept']:,} kept, {repaired:,} of them mended, {dropped:,} dropped"
     for name, part in data["sources"].items() if len(data["sources"]) > 1 else ():
         yield f"  {name}", f"{part['rows']:,} read, {part['kept']:,} kept, {part['used']:,} used"

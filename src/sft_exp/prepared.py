@@ -20,6 +20,8 @@ class Prepared:
     """Where the arrow files are."""
     source: str
     max_length: int
+    streamed: bool = False
+    """Only the first rows were looked at; the others are read while training."""
     encodings: dict[str, str] = field(default_factory=dict)
     """Text encoding of each file that is not plain UTF-8."""
     rows: int = 0

@@ -43,7 +43,7 @@ class Progress:
         self._once("data", self._data)
         self._once("before", self._before)
         for row in rows:
-            show(self._eval(row) if "eval/loss" in row else self._step(row))
+            show(self._step(row) if "train/loss" in row else self._eval(row))
 
     def _once(self, name: str, action: Any) -> None:
         if name not in self._seen and action():
@@ -85,7 +85,8 @@ class Progress:
         return f"{int(seconds) // 60}:{int(seconds) % 60:02d} left"
 
     def _eval(self, row: dict[str, Any]) -> str:
-        return f"eval at {int(row['step'])}: loss {float(row['eval/loss']):.4f}"
+        name = "eval" if "eval/loss" in row else "test"
+        return f"{name} at {int(row['step'])}: loss {float(row[f'{name}/loss']):.4f}"
 
     def end(self, outcome: str, tracker: Tracker) -> None:
         """The closing table and what to type next."""
@@ -134,6 +135,8 @@ def table(result: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     if result.get("eval_loss") is not None:
         rows.append(("eval loss", f"{float(result['eval_loss']):.4f}"))
+    if result.get("test_loss") is not None:
+        rows.append(("test loss", f"{float(result['test_loss']):.4f}"))
     if result.get("grad_norm") is not None:
         rows.append(("grad_norm", f"{float(result['grad_norm']):.4g}"))
     rows.append(("tokens/s", f"{float(result['tokens_per_second']):,.0f}"))

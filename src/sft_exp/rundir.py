@@ -127,6 +127,11 @@ class RunDir:
         return self.path / "checkpoints"
 
     @property
+    def stream(self) -> Path:
+        """What became of rows that were read while training."""
+        return self.path / "stream.json"
+
+    @property
     def model(self) -> Path:
         """Final model with its tokenizer."""
         return self.path / "model"

@@ -18,10 +18,11 @@ from sft_exp.sources import Source
 class Selection:
     """Chooses the rows that can be encoded and notes the others in the report."""
 
-    def __init__(self, report: Prepared, config: Dataset, sources: Sequence[Source]) -> None:
+    def __init__(self, report: Prepared, config: Dataset, sources: Sequence[Source], *, distinct: bool = True) -> None:
         self._report = report
         self._config = config
         self._sources = sources
+        self._distinct = distinct
         self._seen: set[bytes] = set()
         self._unknown_columns: dict[str, None] = {}
         self._recognised = False
@@ -44,9 +45,8 @@ class Selection:
             if row.reason:
                 raise BadRow(row.reason, row.detail)
             conversation = normalize(row.value, role_map=self._config.role_map, columns=self._config.columns)
-            key = _row_key(row.value)
             self._recognised = True
-            if key in self._seen:
+            if self._distinct and self._is_known(row.value):
                 raise BadRow("duplicate", "")
         except RecursionError:
             self._report.drop(row.place, "invalid_json", "nested too deeply")
@@ -55,16 +55,17 @@ class Selection:
             self._note_columns(error)
             self._report.drop(row.place, error.reason, error.detail)
             return None
-        self._seen.add(key)
         return conversation
+
+    def _is_known(self, value: Any) -> bool:
+        """Whether the whole row was there before; one that says the same under another id is split by content."""
+        known = len(self._seen)
+        text = json.dumps(value, sort_keys=True, default=str)
+        self._seen.add(hashlib.sha256(text.encode()).digest()[:16])
+        return len(self._seen) == known
 
     def _note_columns(self, error: BadRow) -> None:
         if isinstance(error, UnknownColumns):
             self._unknown_columns.update(dict.fromkeys(error.columns[:50]))
         else:
             self._recognised = True
-
-
-def _row_key(value: Any) -> bytes:
-    # The whole row: one that says the same under another id was meant to be there, and is split by content.
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).digest()[:16]

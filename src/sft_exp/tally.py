@@ -12,6 +12,7 @@ from sft_exp.labels import Encoded
 from sft_exp.mixture import shares
 from sft_exp.prepared import Prepared
 from sft_exp.rows import Place
+from sft_exp.schema import Dataset
 
 UNUSED, TRAIN, EVAL, TEST = -1, 0, 1, 2
 """Sides a row can be on."""
@@ -38,11 +39,11 @@ class Tally:
         self._lengths.append(encoded.length)
         self._kept_lengths.append(len(encoded.input_ids))
 
-    def finish(self, weights: Sequence[float | None], eval_fraction: float, test_fraction: float) -> Sides:
+    def finish(self, weights: Sequence[float | None], config: Dataset) -> Sides:
         """Complete the report; return the side of each kept row, shape (rows,)."""
         hashes, parts = np.asarray(self._split), np.asarray(self._parts)
         used = mixed(np.asarray(self._order), parts, weights)
-        side = split(hashes, eval_fraction, test_fraction)
+        side = split(hashes, config.eval_fraction, config.test_fraction, at_least_one=not config.streaming)
         side[~used] = UNUSED
         report = self._report
         report.train_rows, report.eval_rows, report.test_rows = (int((side == at).sum()) for at in (TRAIN, EVAL, TEST))
@@ -57,13 +58,19 @@ class Tally:
         return np.asarray(self._kept_lengths, np.uint32).compress(side == TRAIN)
 
 
-def split(hashes: npt.NDArray[np.uint64], eval_fraction: float, test_fraction: float) -> Sides:
+def split(
+    hashes: npt.NDArray[np.uint64], eval_fraction: float, test_fraction: float, *, at_least_one: bool = True
+) -> Sides:
     """Side of each row by the hash of its content, so that a row stays on its side when others are added.
 
-    Equal conversations have equal hashes and stay together. Each side that is asked for gets one conversation at least,
-    as far as there are enough of them.
+    Equal conversations have equal hashes and stay together. With `at_least_one` each side that is asked for gets one
+    conversation, as far as there are enough of them.
     """
     side = np.full(len(hashes), TRAIN, np.int8)
+    if not at_least_one:
+        side[hashes < _threshold(eval_fraction)] = EVAL
+        side[hashes >= _threshold(1 - test_fraction)] = TEST
+        return side
     distinct = np.unique(hashes)
     held = _at_least_one(distinct < _threshold(eval_fraction), eval_fraction, len(distinct) - 1)
     tested = _at_least_one(distinct >= _threshold(1 - test_fraction), test_fraction, len(distinct) - held - 1)
@@ -72,6 +79,12 @@ def split(hashes: npt.NDArray[np.uint64], eval_fraction: float, test_fraction: f
     if tested:
         side[hashes >= distinct[-tested]] = TEST
     return side
+
+
+def side_of(digest: bytes, eval_fraction: float, test_fraction: float) -> int:
+    """Side of one conversation, without a look at the others."""
+    number = np.array([int.from_bytes(digest[:8])], np.uint64)
+    return int(split(number, eval_fraction, test_fraction, at_least_one=False)[0])
 
 
 def _threshold(fraction: float) -> np.uint64:

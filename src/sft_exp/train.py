@@ -1,16 +1,13 @@
 """Training in one rank, in one screen: arguments, tokenizer, data, model, trainer, fit, save."""
 
 import sys
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from datasets import Dataset
 from transformers import EarlyStoppingCallback, PreTrainedTokenizerFast
 from trl import SFTConfig
 
-from sft_exp import adapter, dataset, model, rundir
+from sft_exp import adapter, model, rundir, splits
 from sft_exp.arguments import arguments
 from sft_exp.callbacks import Clock, Samples
 from sft_exp.errors import ConfigError
@@ -33,13 +30,18 @@ def train(request: Request, run: RunDir) -> None:
     if experiment.zero.stage > 0:
         start_deepspeed(experiment)
     tokenizer = load_tokenizer(experiment.model)
-    rows, held_out = load_rows(data)
-    network = load_network(experiment, tokenizer)
-    trainer = build(request, run, args, network, tokenizer, rows, held_out)
+    # The end of a turn is the one that was trained, which the template of inference need not write (GLM's does not).
+    training = experiment.model.chat_template == TRAINING_TEMPLATE
+    trains_by = load_tokenizer(experiment.model, preparing=True) if training else tokenizer
+    rows = splits.load(experiment, run, data, trains_by, records=args.process_index == 0)
+    network = load_network(experiment, tokenizer, chat_end_token(trains_by))
+    trainer = build(request, run, args, network, tokenizer, rows)
     checkpoint = run.newest_checkpoint() if experiment.resume or run.checkpoints.exists() else None
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    if held_out is not None and not evaluated_last(trainer):
+    if rows.held_out is not None and not evaluated_last(trainer):
         trainer.evaluate()
+    if rows.test is not None:
+        trainer.evaluate(rows.test, metric_key_prefix="test")
     save(trainer, run)
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
@@ -71,17 +73,7 @@ def start_deepspeed(experiment: Experiment) -> None:
     deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False)
 
 
-def load_rows(data: dict[str, Any]) -> tuple[Dataset, Dataset | None]:
-    """Training rows, with their position as `index`, and, where there are any, evaluation rows."""
-    folder = Path(data["folder"])
-    columns = ["input_ids", "labels"]
-    held_out = dataset.load(folder, "eval").select_columns(columns) if data["eval_rows"] else None
-    rows = dataset.load(folder, "train").select_columns(columns)
-    # Beside the mapped file, which is not copied: 4 ms for 200,000 rows.
-    return rows.add_column("index", np.arange(len(rows), dtype=np.int64)), held_out
-
-
-def load_network(experiment: Experiment, tokenizer: PreTrainedTokenizerFast) -> Any:
+def load_network(experiment: Experiment, tokenizer: PreTrainedTokenizerFast, end: int | None) -> Any:
     """The model with room for its tokens, the right end token and the chosen storage type."""
     train, settings = experiment.train, experiment.model
     dtype = {Dtype.auto: "float32"}.get(settings.dtype, settings.dtype.value)
@@ -91,9 +83,6 @@ def load_network(experiment: Experiment, tokenizer: PreTrainedTokenizerFast) -> 
         quantization=adapter.quantization(experiment.adapter, compute),
     )  # fmt: skip
     model.add_token_rows(network, tokenizer, new_tokens(settings))
-    # The end of a turn is the one that was trained, which the template of inference need not write (GLM's does not).
-    trains_by = load_tokenizer(settings, preparing=True) if settings.chat_template == TRAINING_TEMPLATE else tokenizer
-    end = chat_end_token(trains_by)
     if end is not None:
         model.align_end_token(network, tokenizer, end)
     return network
@@ -105,8 +94,7 @@ def build(
     args: SFTConfig,
     network: Any,
     tokenizer: PreTrainedTokenizerFast,
-    rows: Dataset,
-    held_out: Dataset | None,
+    rows: splits.Splits,
 ) -> Any:
     """The trainer with its callbacks."""
     from sft_exp.trainer import Trainer
@@ -115,7 +103,7 @@ def build(
     added = tokenizer.convert_tokens_to_ids(experiment.model.special_tokens)
     earlier = [row for row in read_rows(run.metrics)[0] if "train/tokens_seen" in row]
     trainer = Trainer(
-        model=network, args=args, train_dataset=rows, eval_dataset=held_out, processing_class=tokenizer,
+        model=network, args=args, train_dataset=rows.train, eval_dataset=rows.held_out, processing_class=tokenizer,
         peft_config=adapter.lora_config(experiment.adapter, network, added),
         request=request, run=run, tokens_seen=int(earlier[-1]["train/tokens_seen"]) if earlier else 0,
     )  # fmt: skip

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import torch
-from datasets import Dataset
+from datasets import Dataset, IterableDataset
 from trl import SFTTrainer
 from trl.trainer.utils import global_then_local_main_first
 
@@ -28,6 +28,8 @@ NAMES = {
     "eval_mean_token_accuracy": "eval/token_accuracy",
     "eval_entropy": "eval/entropy",
     "eval_runtime": "eval/seconds",
+    "test_loss": "test/loss",
+    "test_runtime": "test/seconds",
 }
 """The trainer's names -> the names in metrics.jsonl and MLflow."""
 
@@ -55,6 +57,8 @@ class Trainer(SFTTrainer):  # type: ignore[misc]
         self, dataset: Dataset, processing_class: Any, args: Any, packing_on: bool, *_: Any
     ) -> Dataset:
         """Pack and shuffle. TRL would also cut each row to the length that it has, and forget `index` in packing."""
+        if isinstance(dataset, IterableDataset):
+            return dataset
         with global_then_local_main_first():
             shuffled = dataset.shuffle(seed=args.seed) if args.shuffle_dataset else dataset
             if not packing_on:
@@ -106,17 +110,17 @@ class Trainer(SFTTrainer):  # type: ignore[misc]
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add throughput, memory and scaling to a training log and append it to `metrics.jsonl`."""
-        if "eval_loss" in logs:
+        for key in logs.keys() & {"eval_loss", "test_loss"}:
             # The trainer averages the means of batches, which depends on how rows are batched; this is the mean over
             # tokens, the same for every batch size and number of ranks.
-            logs["eval_loss"] = float(self._eval_sums[0] / self._eval_sums[1].clamp(min=1))
+            logs[key] = float(self._eval_sums[0] / self._eval_sums[1].clamp(min=1))
             self._eval_sums = torch.zeros(2, dtype=torch.float64)
         super().log(logs, start_time)
         self.row_losses.write()
         row = {NAMES[key]: value for key, value in logs.items() if key in NAMES}
         if "train/loss" in row:
             row |= self._throughput() | self._scaling()
-        elif "eval/loss" in row:
+        elif "eval/loss" in row or "test/loss" in row:
             row.pop("train/epoch", None)
         else:
             return
@@ -183,6 +187,7 @@ class Trainer(SFTTrainer):  # type: ignore[misc]
             "loss_first": train[0]["train/loss"],
             "loss_last": last["train/loss"],
             "eval_loss": evals[-1] if evals else None,
+            "test_loss": next((row["test/loss"] for row in reversed(rows) if "test/loss" in row), None),
             "eval_loss_best": min((x for x in evals if math.isfinite(x)), default=None),
             "grad_norm": last.get("train/grad_norm"),
             "tokens_per_second": speeds[len(speeds) // 2],

@@ -18,6 +18,8 @@ def problems(experiment: Experiment) -> Iterator[str]:
         yield from _part(mixture.option(name), part, streaming=dataset.streaming)
     if dataset.streaming and all(part.kind is DatasetKind.files for part in parts.values()):
         yield "dataset.streaming=true is for datasets on the hub: leave it out, files are read row by row anyway."
+    if dataset.streaming and any(part.weight for part in parts.values()):
+        yield "dataset.streaming=true reads parts one after the other: leave their weights out, or set it to false."
     yield from _names(dataset)
     yield from _numbers(dataset)
     longest = experiment.model.shape.max_position_embeddings

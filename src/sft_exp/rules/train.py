@@ -41,6 +41,10 @@ def problems(experiment: Experiment) -> Iterator[str]:
             f"train.scheduler={train.scheduler} is not a schedule.{closest(train.scheduler, SCHEDULERS)} Schedules: "
             f"{', '.join(SCHEDULERS)}."
         )
+    if experiment.dataset.streaming and train.max_steps is None:
+        yield "dataset.streaming=true has no known number of rows: set train.max_steps."
+    if experiment.dataset.streaming and train.packing:
+        yield "train.packing=true needs rows that are stored: set dataset.streaming=false or train.packing=false."
     yield from _evaluation(experiment)
     yield from extra.problems(train.extra)
 
