@@ -46,10 +46,10 @@ def lines(experiment: Experiment, limit_s: float = LIMIT_S) -> list[Line]:
         return [skip(NAME, "the chosen cards are not there")]
     profile = attempt(experiment, os.environ, limit_s)
     bare = None
-    if hw.device is Device.cuda and any(name.startswith("NCCL_") for name in {**hw.env, **os.environ}):
-        without = {name: value for name, value in os.environ.items() if not name.startswith("NCCL_")}
+    if hw.device is Device.cuda and any(name.startswith("NCCL_") for name in hw.env):
+        # What the shell sets stays: it may be there for the sake of the machine.
         plain = dataclasses.replace(experiment, hw=dataclasses.replace(hw, env={}))
-        bare = attempt(plain, without, limit_s)
+        bare = attempt(plain, os.environ, limit_s)
     return judge(experiment, profile, bare)
 
 
