@@ -15,6 +15,10 @@ def variables(experiment: Experiment, machine: Machine, env: Mapping[str, str]) 
     found = told("environment", rules.problems(experiment, env))
     found += told("environment", rules.warnings(experiment, env), State.warn)
     found += told("environment", rules.visible(machine, env), State.warn)
+    others = [name for name in rules.passed_on(experiment, env) if name not in rules.EFFECTS]
+    if others:
+        advice = "unset those that other work has left; run folders record them"
+        found.append(warn("environment", f"set here and passed on to the ranks: {', '.join(others)}", advice))
     kept = sorted(name for name in env if launch.INHERITED.fullmatch(name))
     if kept:
         found.append(ok("environment", f"left over and kept from the ranks: {', '.join(kept)}"))

@@ -34,13 +34,19 @@ def problems(experiment: Experiment, env: Mapping[str, str]) -> Iterator[str]:
 
 
 def warnings(experiment: Experiment, env: Mapping[str, str]) -> Iterator[str]:
-    """One sentence for each variable that changes the run and does not stand in its profile."""
-    for name in sorted(env):
-        if not LEFT.fullmatch(name) or HARMLESS.fullmatch(name) or name in experiment.hw.env:
-            continue
-        effect = EFFECTS.get(name, "reaches the ranks and may change the run")
-        value = redact(env[name])
-        yield f"{name}={value} in your shell {effect}: unset it, or write it into hw.env so that it is recorded."
+    """One sentence for each variable that is known to change a run and does not stand in its profile."""
+    for name in passed_on(experiment, env):
+        if name in EFFECTS:
+            yield f"{name}={redact(env[name])} in your shell {EFFECTS[name]}: unset it if other work has left it."
+
+
+def passed_on(experiment: Experiment, env: Mapping[str, str]) -> list[str]:
+    """Variables of the shell that reach the ranks, are not harmless, and do not stand in the profile."""
+    return [
+        name
+        for name in sorted(env)
+        if LEFT.fullmatch(name) and not HARMLESS.fullmatch(name) and name not in experiment.hw.env
+    ]
 
 
 def visible(machine: Machine, env: Mapping[str, str]) -> Iterator[str]:
