@@ -43,7 +43,7 @@ def fake_nvml(monkeypatch: pytest.MonkeyPatch, count: int, **answers: Any) -> No
         "nvmlDeviceGetMemoryInfo": answer("memory", memory), "nvmlDeviceGetNvLinkState": answer("link", Refused()),
         "nvmlDeviceGetComputeRunningProcesses": answer("processes", []),
         "nvmlDeviceGetCurrPcieLinkWidth": answer("width", 16), "nvmlDeviceGetMaxPcieLinkWidth": answer("most", 16),
-        "nvmlDeviceGetP2PStatus": answer("peer", 0), "NVML_P2P_CAPS_INDEX_READ": 0, "NVMLError": Refused,
+        "nvmlDeviceGetP2PStatus": answer("peer", 0), "NVMLError": Refused,
     }  # fmt: skip
     monkeypatch.setitem(sys.modules, "pynvml", types.SimpleNamespace(**calls))
 

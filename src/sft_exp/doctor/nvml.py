@@ -10,6 +10,8 @@ PEER_STATES = {
     0: "ok", 1: "not with this chipset", 2: "not with this card", 3: "not across these PCIe hubs",
     4: "turned off in the driver", 5: "not supported",
 }  # fmt: skip
+READ = 0
+"""Index of reading in NVML's peer-to-peer states; pynvml's own constant is a tuple by mistake."""
 MOST_LINKS = 18
 """NVLinks of an H100 or H200."""
 
@@ -111,5 +113,5 @@ def _name(pid: int) -> str:
 def _peer(one: object, other: object) -> str:
     import pynvml
 
-    state = _maybe(pynvml.nvmlDeviceGetP2PStatus, one, other, pynvml.NVML_P2P_CAPS_INDEX_READ)
+    state = _maybe(pynvml.nvmlDeviceGetP2PStatus, one, other, READ)
     return "unknown" if state is None else PEER_STATES.get(state, "unknown")
