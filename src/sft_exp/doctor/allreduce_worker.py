@@ -19,7 +19,7 @@ SIZES = (2**10, 2**18, 2**24)
 """Elements per message: NCCL takes another protocol for each."""
 PERIOD = 1021
 """Values repeat after a prime number of elements, so that shifted copies differ; all sums are exact in fp32."""
-ROUNDS = 5
+ROUNDS = 20
 
 
 def pattern(size: int, rank: int, device: torch.device) -> torch.Tensor:

