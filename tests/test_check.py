@@ -1,5 +1,6 @@
 """What is refused, what is warned about, and what passes, on machines that are only described here."""
 
+import dataclasses
 import importlib.util
 import socket
 import time
@@ -16,7 +17,8 @@ from sft_exp.resolve import resolve
 CPU = "model=tiny hw=cpu"
 SAMPLE = "a: {path: sample:sample.jsonl}"
 GPU = machine("4090", 4)
-V100 = machine("v100")
+V100 = machine("v100", torch_cuda=12.6)
+SMALL = dataclasses.replace(V100, cards=[dataclasses.replace(V100.cards[0], memory_gib=16.0)])
 
 
 def mixed(parts: str, path: str = "null") -> str:
@@ -131,9 +133,13 @@ PROBLEMS: list[tuple[str, Machine, list[str]]] = [
     (f"{CPU}", Machine(cores=1), ["torch is not installed"]),
     ("model=tiny hw=4090x4", machine("4090", 2), ["needs 4 GPUs", "has 2 usable GPUs (2 missing)", "hw.device=cpu"]),
     ("model=tiny hw=h200", NO_CARDS, ["needs 1 GPU", "no usable GPU"]),
-    ("model=tiny hw=v100", machine("4090"), ["capability 7.0", "RTX 4090 with 8.9"]),
+    ("model=tiny hw=v100", machine("4090"), ["capability 7.0", "RTX 4090 with 8.9", "use hw=4090x1"]),
+    ("model=tiny hw=4090x4", machine("h200", 4), ["capability 8.9", "H200 with 9.0", "use hw=h200x2"]),
+    ("model=tiny hw=4090x1", machine("v100", torch_cuda=12.6), ["V100", "use hw=v100"]),
+    ("model=tiny hw=v100 hw.capability=null", SMALL, ["32 GiB", "with 16", "use hw=auto", "hw.memory_gib=16"]),
+    ("model=tiny hw=v100", machine("v100"), ["CUDA 13.0", "no kernels for card 0", "V100", "CUDA 12.6"]),
     ("model=tiny hw=4090x1", machine("4090", torch_cuda=None), ["built without CUDA", "1 GPU"]),
-    ("model=tiny hw=4090x1", machine("4090", driver_cuda=12.4), ["13.0", "12.4", "update the driver"]),
+    ("model=tiny hw=4090x1", machine("4090", driver_cuda=12.4), ["13.0", "12.4", "update the driver to 580 or newer"]),
     ("model=tiny hw=4090x1 hw.devices=[5]", GPU, ["names card 5", "[0, 1, 2, 3]"]),
     ("model=tiny hw=4090x1 hw.devices=[0,1]", GPU, ["hw.devices=[0, 1]", "hw.processes=1"]),
     ("model=tiny hw.devices=[1,1]", GPU, ["hw.devices=[1, 1]"]),
@@ -215,7 +221,9 @@ def test_passes(compose: Compose, typed: str, on: Machine) -> None:
 @pytest.mark.parametrize("option", options("experiment"))
 def test_shipped_experiments_pass_on_their_machine(compose: Compose, option: str) -> None:
     profile = compose(f"experiment={option}").experiment.hw
-    on = next((machine(card, 8) for card in ("v100", "4090", "h200") if card in profile.name), NO_CARDS)
+    on = next(
+        (machine(card, 8, torch_cuda=12.6) for card in ("v100", "4090", "h200") if card in profile.name), NO_CARDS
+    )
     assert find(compose, f"experiment={option}", on).problems == []
 
 

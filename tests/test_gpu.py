@@ -59,3 +59,15 @@ def test_stages_agree(tmp_path: Path) -> None:
         losses[zero] = [float(row["train/loss"]) for row in rows]
     for zero in ("2", "3"):
         assert losses[zero] == pytest.approx(losses["0"], abs=1e-3)
+
+
+def test_doctor(tmp_path: Path) -> None:
+    """Every card that is there exchanges the right values; page-locked memory can be had."""
+    done = subprocess.run(
+        [sys.executable, "-m", "sft_exp", "doctor", "model=tiny", "hw=auto", f"outputs={tmp_path}", "--json"],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    states = {line["name"]: line["state"] for line in json.loads(done.stdout)}
+    assert states["kernels"] == "ok", done.stdout
+    assert states["pinned memory"] == "ok", done.stdout
+    assert states["all-reduce"] == ("ok" if len(look().usable()) > 1 else "skip"), done.stdout

@@ -1,6 +1,7 @@
 """The built wheel works from another directory, without the checkout."""
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -89,3 +90,10 @@ def test_a_mistake_is_one_sentence_there_too(elsewhere: dict[str, Path]) -> None
     )  # fmt: skip
     assert done.returncode == 2
     assert "Did you mean qwen0.5b?" in done.stderr
+
+
+def test_doctor(elsewhere: dict[str, Path]) -> None:
+    """Ranges come from the wheel's metadata, tested versions from the list that it holds."""
+    text = call("sft_exp", "doctor", "model=tiny", "hw=cpu2", cwd=elsewhere["cwd"], PYTHONPATH=str(elsewhere["site"]))
+    assert re.search(r"packages +\d+ as tested", text) or "(tested " in text
+    assert "2 ranks, every value right" in text

@@ -59,7 +59,9 @@ def test_a_stream_goes_on_after_its_end_and_counts_bad_rows(tmp_path: Path, repo
     )  # fmt: skip
     assert len(logged(run)) == 10  # 1,100 rows are 8.6 batches
     counts = json.loads(run.stream.read_text())
-    assert counts["dropped"] == {"empty_content": 1} and counts["examples"]["empty_content"][0].endswith(":1101 answer is empty")
+    assert counts["dropped"] == {"empty_content": 1} and counts["examples"]["empty_content"][0].endswith(
+        ":1101 answer is empty"
+    )
 
 
 def test_a_stream_on_two_ranks_is_resumed(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:

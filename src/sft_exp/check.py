@@ -25,7 +25,8 @@ def check(experiment: Experiment, found: Machine, *, plan: bool = False) -> Find
     problems = [sentence for rule in rules for sentence in rule.problems(experiment)]
     if not plan:
         problems += machine.problems(experiment, found)
-    return Findings(problems, list(warnings.warnings(experiment)))
+    noted = list(warnings.warnings(experiment))
+    return Findings(problems, noted if plan else noted + list(machine.warnings(experiment, found)))
 
 
 def refuse(findings: Findings) -> None:

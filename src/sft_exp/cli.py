@@ -17,7 +17,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from sft_exp import data, data_rows, explain, plan, run, schema, sweep, ui
+from sft_exp import data, data_rows, explain, plan, profiles, run, schema, sweep, ui
+from sft_exp.doctor import command as doctor
 from sft_exp.errors import ConfigError, SftExpError, report
 from sft_exp.request import Request, flatten
 
@@ -25,15 +26,11 @@ COMMANDS: dict[str, Callable[[Request], object]] = {
     "train": run.run,
     "plan": plan.show,
     "data": data.show,
+    "doctor": doctor.show,
     "ui": ui.serve,
 }
 """What the first word may be; without one it is `train`."""
-
-
-def conf_dir() -> Path:
-    """Folder of the config groups: inside the installed package, or at the top of a checkout."""
-    here = Path(__file__).resolve().parent
-    return here / "conf" if (here / "conf").is_dir() else here.parents[1] / "conf"
+conf_dir = profiles.conf_dir
 
 
 def quote_zero(argument: str) -> str:
@@ -61,7 +58,9 @@ def read_arguments(argv: list[str]) -> tuple[str, list[str]]:
         command, argv = argv[0], argv[1:]
         if command not in COMMANDS:
             raise ConfigError(unknown_command(command))
-    if command != "ui" and not argv:
+    if command == "doctor":
+        argv = [word for word in argv if word != doctor.JSON]
+    elif command != "ui" and not argv:
         argv = ["experiment=demo"]
     # Python's argument parser wants all overrides on one side of a flag.
     flags = [word for word in argv if word in ("-m", "--multirun")]

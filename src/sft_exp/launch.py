@@ -27,9 +27,11 @@ AFTERMATH_S = 10.0
 """Seconds the launcher has to end by itself after a rank has reported a fault."""
 
 
-def command(experiment: Experiment, folder: Path, port: int, python: str = sys.executable) -> list[str]:
-    """Command line that starts all ranks; a rank is told its run folder and nothing else."""
-    worker = ["sft_exp.worker", str(folder)]
+def command(
+    experiment: Experiment, folder: Path, port: int, python: str = sys.executable, module: str = "sft_exp.worker"
+) -> list[str]:
+    """Command line that starts all ranks of `module`; a rank is told its run folder and nothing else."""
+    worker = [module, str(folder)]
     count = experiment.hw.processes or 1
     if count == 1:
         return [python, "-m", *worker]

@@ -7,6 +7,9 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sft_exp import host
+from sft_exp.host import Host
+
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
@@ -32,6 +35,8 @@ class Machine:
     torch_cuda: float | None = None
     """CUDA version torch was built for; null for a CPU build."""
     cores: int = 1
+    host: Host | None = None
+    """Memory of the host; null for a machine that is only described."""
 
     def usable(self) -> list[Card]:
         """Cards left by CUDA_VISIBLE_DEVICES, in its order; none where torch has no CUDA."""
@@ -50,7 +55,7 @@ def look() -> Machine:
     version, cuda = torch_build()
     return Machine(
         cards=cards, driver=driver, driver_cuda=driver_cuda, torch=version, torch_cuda=cuda,
-        cores=len(os.sched_getaffinity(0)),
+        cores=len(os.sched_getaffinity(0)), host=host.read(),
     )  # fmt: skip
 
 

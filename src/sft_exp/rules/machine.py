@@ -1,28 +1,56 @@
-"""Rules about this machine: cards, driver, disk."""
+"""Rules about this machine: cards, driver, memory, disk, and what is left over in its shell."""
 
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from sft_exp import sizes, tracking
-from sft_exp.machine import Machine
+from sft_exp import host, profiles, sizes, tracking
+from sft_exp.machine import Card, Machine
+from sft_exp.rules import environment
 from sft_exp.schema import Device, Experiment
+
+DRIVERS = {11: "450", 12: "525", 13: "580"}
+"""Oldest driver for each major version of CUDA."""
+CAPABILITIES = {13: 7.5}
+"""Lowest compute capability that a major version of CUDA compiles for, where it leaves out a card of our profiles."""
 
 
 def problems(experiment: Experiment, machine: Machine) -> Iterator[str]:
     """One sentence for each thing the run needs and this machine does not have."""
-    hw = experiment.hw
-    yield from _outputs(experiment)
+    yield from outputs(experiment)
     if sentence := tracking.unreachable(experiment.tracking):
         yield sentence
+    yield from torch(machine)
+    if machine.host:
+        yield from host.problems(experiment, machine.host)
+        if host.through_shm(experiment) and (sentence := host.shm_problem(experiment, machine.host)):
+            yield sentence
+    yield from environment.problems(experiment, os.environ)
+    if experiment.hw.device is Device.cuda:
+        yield from driver(machine)
+    yield from profile(experiment, machine)
+
+
+def warnings(experiment: Experiment, machine: Machine) -> Iterator[str]:
+    """One sentence for what this machine adds to a run that works."""
+    yield from environment.warnings(experiment, os.environ)
+    yield from environment.visible(machine, os.environ)
+
+
+def torch(machine: Machine) -> Iterator[str]:
+    """Whether there is a torch."""
     if machine.torch is None:
         yield "torch is not installed: pip install torch."
+
+
+def profile(experiment: Experiment, machine: Machine) -> Iterator[str]:
+    """One sentence for each thing that the hardware profile says and the machine does not have."""
+    hw = experiment.hw
     if hw.device is Device.cpu:
         if hw.devices:
             yield f"hw.devices={hw.devices} names cards and hw.device is cpu: remove one of the two."
         return
-    yield from _driver(machine)
     cards = machine.usable()
     processes = hw.processes or 1
     if len(cards) < processes:
@@ -33,15 +61,31 @@ def problems(experiment: Experiment, machine: Machine) -> Iterator[str]:
             f"or try the same ranks on the CPU with hw.device=cpu."
         )
     yield from _devices(experiment, machine)
-    slow = [card for card in cards[:processes] if hw.capability and card.capability != hw.capability]
-    if slow:
-        yield (
-            f"hw={hw.name} describes cards of compute capability {hw.capability}, and card {slow[0].index} is a "
-            f"{slow[0].name} with {slow[0].capability}: use hw=auto, or set hw.capability={slow[0].capability}."
-        )
+    chosen = [card for card in machine.cards if card.index in hw.devices] if hw.devices else cards[:processes]
+    yield from _other_cards(experiment, chosen)
 
 
-def _driver(machine: Machine) -> Iterator[str]:
+def _other_cards(experiment: Experiment, chosen: list[Card]) -> Iterator[str]:
+    """One sentence if the profile describes cards of another kind; it names the profile that describes these."""
+    hw = experiment.hw
+    for card in chosen:
+        if hw.capability and card.capability != hw.capability:
+            yield (
+                f"hw={hw.name} describes cards of compute capability {hw.capability}, and card {card.index} is a "
+                f"{card.name} with {card.capability}: use hw={profiles.matching(chosen)}, or set "
+                f"hw.capability={card.capability}."
+            )
+            return
+        if hw.memory_gib and profiles.smaller(card, hw.memory_gib):
+            yield (
+                f"hw={hw.name} describes cards of {hw.memory_gib:g} GiB, and card {card.index} is a {card.name} with "
+                f"{card.memory_gib:g}: use hw={profiles.matching(chosen)}, or set hw.memory_gib={card.memory_gib:g}."
+            )
+            return
+
+
+def driver(machine: Machine) -> Iterator[str]:
+    """Whether torch's build, the driver and the cards go together."""
     if machine.cards and machine.torch_cuda is None:
         yield (
             f"torch {machine.torch} is built without CUDA, so the {len(machine.cards)} GPUs cannot be used: install a "
@@ -50,7 +94,15 @@ def _driver(machine: Machine) -> Iterator[str]:
     elif machine.driver_cuda and machine.torch_cuda and int(machine.driver_cuda) < int(machine.torch_cuda):
         yield (
             f"torch {machine.torch} is built for CUDA {machine.torch_cuda} and driver {machine.driver} runs at most "
-            f"{machine.driver_cuda}: update the driver, or install torch for CUDA {int(machine.driver_cuda)}."
+            f"{machine.driver_cuda}: update the driver to {DRIVERS.get(int(machine.torch_cuda), 'a newer one')} or "
+            f"newer, or install torch for CUDA {int(machine.driver_cuda)}."
+        )
+    lowest = CAPABILITIES.get(int(machine.torch_cuda or 0), 0.0)
+    if old := [card for card in machine.usable() if card.capability < lowest]:
+        yield (
+            f"torch {machine.torch} is built for CUDA {machine.torch_cuda}, which has no kernels for card "
+            f"{old[0].index}, a {old[0].name} of compute capability {old[0].capability} (lowest {lowest}): install "
+            "torch for CUDA 12.6."
         )
 
 
@@ -66,11 +118,21 @@ def _devices(experiment: Experiment, machine: Machine) -> Iterator[str]:
         yield f"hw.devices={devices} must name each of hw.processes={experiment.hw.processes} cards once."
 
 
-def _outputs(experiment: Experiment) -> Iterator[str]:
+def free_bytes(experiment: Experiment) -> int:
+    """Free space where outputs go. Raises OSError if it cannot be read."""
+    return shutil.disk_usage(_existing(Path(experiment.outputs))).free
+
+
+def _existing(folder: Path) -> Path:
+    return next(parent for parent in (folder, *folder.parents) if parent.exists())
+
+
+def outputs(experiment: Experiment) -> Iterator[str]:
+    """Whether outputs can be written, and hold what the run writes."""
     folder = Path(experiment.outputs)
-    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    existing = _existing(folder)
     try:
-        free = shutil.disk_usage(existing).free
+        free = free_bytes(experiment)
         need = sizes.disk_bytes(experiment)
     except OSError as error:
         yield f"outputs={folder} cannot be read ({error.strerror}): set outputs=FOLDER."

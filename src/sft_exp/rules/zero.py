@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sft_exp import zero
-from sft_exp.schema import Experiment, Launcher
+from sft_exp.schema import Device, Experiment, Launcher
 
 
 def problems(experiment: Experiment) -> Iterator[str]:
@@ -31,12 +31,35 @@ def problems(experiment: Experiment) -> Iterator[str]:
             "model.special_tokens cannot be added under zero=3, which splits the embedding before it can grow: use "
             "zero=2."
         )
-    for program in ("g++", "ninja"):
-        if shutil.which(program) is None and not (Path(sys.prefix) / "bin" / program).exists():
+    yield from programs(experiment)
+    if importlib.util.find_spec("deepspeed") is None:
+        yield f"zero={stage.stage} needs the package deepspeed: pip install deepspeed."
+    yield from zero.conflicts(stage)
+
+
+def compiled(experiment: Experiment) -> list[str]:
+    """Extensions that DeepSpeed compiles for this run, one to two minutes each at their first use.
+
+    Stages 2 and 3 on cards without offload were seen to compile nothing. There is never an `optimizer` block, whose
+    fused Adam would be the only one to need nvcc.
+    """
+    if experiment.zero.stage == 0:
+        return []
+    found = ["shared-memory collectives"] if experiment.hw.device is Device.cpu else []
+    return found + (["CPU Adam"] if experiment.zero.offload_optimizer else [])
+
+
+def programs(experiment: Experiment) -> Iterator[str]:
+    """One sentence for each program that DeepSpeed compiles with and that is not there."""
+    for program in ("g++", "ninja") if compiled(experiment) else ():
+        if find(program) is None:
             yield (
                 f"DeepSpeed compiles small extensions and {program} is not on PATH: install it (apt install g++; pip "
                 "install ninja)."
             )
-    if importlib.util.find_spec("deepspeed") is None:
-        yield f"zero={stage.stage} needs the package deepspeed: pip install deepspeed."
-    yield from zero.conflicts(stage)
+
+
+def find(program: str) -> str | None:
+    """A program as the ranks find it: on PATH or in this environment."""
+    own = Path(sys.prefix) / "bin" / program
+    return shutil.which(program) or (str(own) if own.exists() else None)
