@@ -1,0 +1,234 @@
+"""Peak memory of real runs on one GPU beside the memory plan, one JSON object per line.
+
+    python benchmarks/memory.py --out memory.jsonl
+    python benchmarks/memory.py --out memory24.jsonl --cap 24
+
+Each case is three optimizer steps through the command line, with random weights and rows that fill
+`dataset.max_length`. Cases that the file holds are left out, so a stopped benchmark goes on where it was. Runs share
+the card as long as their plans fit into it together (`--jobs`): torch counts the peak of each process by itself.
+`--cap` gives every process so many GiB and no more, to see whether what is planned to fit does.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+STEPS, ROWS = 3, 64
+LIMIT_S = 240
+"""Seconds one run may take; the first DeepSpeed offload compiles its CPU Adam."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One combination. `size` is a rough peak in GiB, which only decides what may run at the same time."""
+
+    model: str
+    adapter: str
+    zero: str
+    precision: str
+    checkpointing: bool
+    length: int
+    micro: int
+    size: int
+    packing: bool = False
+    accumulation: int = 1
+
+    @property
+    def name(self) -> str:
+        """Readable key of the results."""
+        marks = "".join(f"-{mark}" for mark, on in (("ckpt", self.checkpointing), ("packed", self.packing)) if on)
+        return (
+            f"{self.model}-{self.adapter}-z{self.zero}-{self.precision}-{self.length}"
+            f"-b{self.micro}x{self.accumulation}{marks}"
+        )
+
+    def overrides(self) -> list[str]:
+        """What is typed after `python -m sft_exp`."""
+        return [
+            f"model=qwen{self.model}", "model.path=null", "model.weights=random", f"adapter={self.adapter}",
+            f"zero={self.zero}", f"train.precision={self.precision}", f"dataset.max_length={self.length}",
+            f"train.gradient_checkpointing={str(self.checkpointing).lower()}", f"train.micro_batch={self.micro}",
+            f"train.global_batch={self.micro * self.accumulation}", f"train.packing={str(self.packing).lower()}",
+            f"train.max_steps={STEPS}", "train.logging_steps=1", "dataset=jsonl", "dataset.eval_fraction=0",
+            "dataset.shuffle=false", "hw=h200", "tracking=none",
+        ]  # fmt: skip
+
+
+CASES = (
+    # The first offload compiles, so it starts first.
+    Case("0.5b", "full", "2_offload", "bf16", True, 1024, 4, 9),
+    Case("7b", "lora", "0", "bf16", True, 1024, 2, 18),
+    Case("0.5b", "full", "0", "bf16", False, 1024, 4, 15),
+    Case("0.5b", "full", "0", "fp16", True, 1024, 4, 9, accumulation=2),
+    Case("0.5b", "full", "0", "bf16", True, 4096, 1, 10, packing=True),
+    Case("0.5b", "full", "0", "bf16", True, 4096, 2, 10, accumulation=2),
+    Case("0.5b", "full", "2", "bf16", False, 1024, 4, 19, accumulation=2),
+    Case("0.5b", "full", "2", "fp16", True, 4096, 2, 11),
+    Case("0.5b", "full", "3", "bf16", True, 1024, 4, 11, accumulation=2),
+    Case("0.5b", "full", "3", "fp16", False, 1024, 2, 14),
+    Case("0.5b", "full", "3_offload", "bf16", True, 4096, 2, 9),
+    Case("0.5b", "lora", "0", "bf16", False, 1024, 4, 12, packing=True),
+    Case("0.5b", "lora", "3", "fp16", True, 4096, 2, 6),
+    Case("0.5b", "qlora", "0", "fp16", False, 1024, 4, 10),
+    Case("0.5b", "qlora", "2", "bf16", True, 4096, 2, 6),
+    Case("7b", "lora", "0", "bf16", False, 1024, 2, 29),
+    Case("1.5b", "full", "0", "bf16", True, 1024, 4, 27, accumulation=2),
+    Case("1.5b", "full", "0", "bf16", False, 4096, 1, 34),
+    Case("1.5b", "full", "2", "bf16", True, 1024, 4, 30),
+    Case("1.5b", "full", "3", "bf16", False, 4096, 1, 40),
+    Case("1.5b", "full", "2_offload", "fp16", True, 4096, 1, 15),
+    Case("1.5b", "full", "3_offload", "fp16", True, 1024, 4, 15),
+    Case("7b", "qlora", "0", "bf16", True, 4096, 2, 20),
+    Case("1.5b", "lora", "0", "bf16", False, 4096, 1, 20, packing=True),
+    Case("1.5b", "lora", "2", "fp16", True, 1024, 4, 6),
+    Case("1.5b", "qlora", "0", "bf16", True, 4096, 2, 8),
+    Case("7b", "lora", "3", "bf16", True, 1024, 2, 24),
+    Case("7b", "qlora", "2", "fp16", False, 1024, 1, 20),
+)
+
+
+def write_rows(path: Path, length: int) -> None:
+    """Plain text, in turn longer than `length` tokens and a fifth of it, so that batches are padded and full."""
+    dice = random.Random(length)
+    words = ["".join(dice.choices("etaoinshrdlu", k=dice.randint(3, 8))) for _ in range(2000)]
+    with path.open("w", encoding="utf-8") as file:
+        for number in range(ROWS):
+            count = length + 200 if number % 2 == 0 else length // 15
+            file.write(json.dumps({"text": " ".join(dice.choices(words, k=count))}) + "\n")
+
+
+def overrides(case: Case, folder: Path, cap: float | None) -> list[str]:
+    """Overrides of one case with its files; a cap in GiB also becomes the profile's memory."""
+    words = [*case.overrides(), f"dataset.path={folder / f'{case.length}.jsonl'}", f"outputs={folder / case.name}"]
+    if cap is not None:
+        fraction = cap * 2**30 / card_bytes()
+        words += [
+            f"hw.memory_gib={cap:g}", "hw.memory_check=false",
+            f'+hw.env.PYTORCH_CUDA_ALLOC_CONF="per_process_memory_fraction:{fraction:.5f}"',
+        ]  # fmt: skip
+    return words
+
+
+def card_bytes() -> int:
+    """Memory of the first card."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).total)
+
+
+@dataclass
+class Running:
+    """A started case."""
+
+    case: Case
+    process: subprocess.Popen[bytes]
+    log: Path
+    started: float
+
+
+def start(case: Case, folder: Path, cap: float | None) -> Running:
+    """Start one run with its output in a file."""
+    log = folder / f"{case.name}.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "sft_exp", *overrides(case, folder, cap)],
+            stdout=out, stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "4"},
+        )  # fmt: skip
+    return Running(case, process, log, time.monotonic())
+
+
+def finish(run: Running, folder: Path, cap: float | None) -> dict[str, Any]:
+    """What became of a run; its folder, which holds whole models, is removed."""
+    row: dict[str, Any] = {
+        "name": run.case.name, "cap_gib": cap, "seconds": round(time.monotonic() - run.started, 1),
+        "exit": run.process.returncode, "overrides": run.case.overrides(),
+    }  # fmt: skip
+    outputs = folder / run.case.name
+    for file in outputs.glob("*/*/result.json"):
+        row["result"] = json.loads(file.read_text())
+    for file in outputs.glob("*/*/memory.json"):
+        row["plan"] = json.loads(file.read_text())
+    if "result" not in row:
+        ranks = "".join(file.read_text(errors="replace")[-1500:] for file in outputs.glob("*/*/logs/rank0.log"))
+        row["tail"] = (run.log.read_text(errors="replace") + ranks)[-3000:]
+        row["out_of_memory"] = "out of memory" in row["tail"].lower() or "OutOfMemory" in row["tail"]
+    shutil.rmtree(outputs, ignore_errors=True)
+    return row
+
+
+def known(out: Path) -> set[str]:
+    """Names that the file holds with a result, or with the end of memory as their result."""
+    lines = out.read_text().splitlines() if out.exists() else []
+    rows = [json.loads(line) for line in lines]
+    return {row["name"] for row in rows if "result" in row or row.get("out_of_memory")}
+
+
+def show(row: dict[str, Any]) -> None:
+    """One line for a person."""
+    result = row.get("result", {})
+    peak, planned = result.get("peak_memory_gib"), result.get("planned_memory_gib")
+    verdict = "out of memory" if row.get("out_of_memory") else f"exit {row['exit']}"
+    words = f"peak {peak:.2f}" if peak else verdict
+    print(f"{row['name']:<50}{row['seconds']:>6.0f} s  {words}" + (f"  planned {planned:.2f}" if planned else ""))
+
+
+def benchmark(out: Path, jobs: int, memory: float, deadline_s: float, cap: float | None) -> None:
+    """Run what is missing, several at a time, until done or out of time."""
+    begun = time.monotonic()
+    waiting = [case for case in CASES if case.name not in known(out)]
+    running: list[Running] = []
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        for length in {case.length for case in CASES}:
+            write_rows(folder / f"{length}.jsonl", length)
+        while running or waiting:
+            late = time.monotonic() - begun > deadline_s
+            room = memory - sum(run.case.size for run in running)
+            fits = [case for case in waiting if case.size <= room]
+            if fits and len(running) < jobs and not late:
+                waiting.remove(fits[0])
+                running.append(start(fits[0], folder, cap))
+            for run in [run for run in running if ended(run)]:
+                running.remove(run)
+                row = finish(run, folder, cap)
+                show(row)
+                with out.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
+            if late and not running:
+                print(f"{len(waiting)} cases are left: start again to go on.")
+                return
+            time.sleep(0.2)
+
+
+def ended(run: Running) -> bool:
+    """Whether a run is over; one that takes too long is ended."""
+    if run.process.poll() is None and time.monotonic() - run.started > LIMIT_S:
+        run.process.terminate()
+        run.process.wait(60)
+    return run.process.poll() is not None
+
+
+def main() -> None:
+    """Read arguments and run."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("memory.jsonl"))
+    parser.add_argument("--jobs", type=int, default=3, help="runs at a time")
+    parser.add_argument("--memory", type=float, default=120, help="GiB that runs may share")
+    parser.add_argument("--deadline", type=float, default=520, help="seconds after which nothing is started")
+    parser.add_argument("--cap", type=float, help="GiB that each process may use")
+    given = parser.parse_args()
+    benchmark(given.out, given.jobs, given.memory, given.deadline, given.cap)
+
+
+if __name__ == "__main__":
+    main()
