@@ -156,8 +156,8 @@ def finish(run: Running, folder: Path, cap: float | None) -> dict[str, Any]:
     outputs = folder / run.case.name
     for file in outputs.glob("*/*/result.json"):
         row["result"] = json.loads(file.read_text())
-    for file in outputs.glob("*/*/memory.json"):
-        row["plan"] = json.loads(file.read_text())
+    for file in outputs.glob("*/*/record.json"):
+        row["plan"] = json.loads(file.read_text()).get("memory_plan")
     if "result" not in row:
         ranks = "".join(file.read_text(errors="replace")[-1500:] for file in outputs.glob("*/*/logs/rank0.log"))
         row["tail"] = (run.log.read_text(errors="replace") + ranks)[-3000:]

@@ -20,6 +20,8 @@ class Clock(TrainerCallback):  # type: ignore[misc]
         # Variables of the environment can make accelerate leave DeepSpeed out in silence: believe the engine only.
         wanted, got = self.trainer.request.experiment.zero.stage, zero_stage(self.trainer.model_wrapped)
         assert wanted == got, f"zero={wanted} was asked for and the engine runs stage {got}"
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()  # the peak is that of training: drawing random weights needs its own
         self.trainer.meter.start()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sft_exp.errors import ConfigError
 from sft_exp.machine import Machine
-from sft_exp.rules import adapter, dataset, hw, machine, model, precision, tracking, train, warnings, zero
+from sft_exp.rules import adapter, dataset, hw, machine, memory, model, precision, tracking, train, warnings, zero
 from sft_exp.schema import Experiment
 
 
@@ -25,7 +25,9 @@ def check(experiment: Experiment, found: Machine, *, plan: bool = False) -> Find
     problems = [sentence for rule in rules for sentence in rule.problems(experiment)]
     if not plan:
         problems += machine.problems(experiment, found)
-    return Findings(problems, list(warnings.warnings(experiment)))
+        # What is wrong otherwise may be why the plan is what it is.
+        problems += [] if problems else memory.problems(experiment, found)
+    return Findings(problems, [*warnings.warnings(experiment), *memory.warnings(experiment)])
 
 
 def refuse(findings: Findings) -> None:

@@ -32,6 +32,8 @@ class Machine:
     torch_cuda: float | None = None
     """CUDA version torch was built for; null for a CPU build."""
     cores: int = 1
+    memory_gib: float | None = None
+    """Memory of the host in GiB."""
 
     def usable(self) -> list[Card]:
         """Cards left by CUDA_VISIBLE_DEVICES, in its order; none where torch has no CUDA."""
@@ -50,8 +52,19 @@ def look() -> Machine:
     version, cuda = torch_build()
     return Machine(
         cards=cards, driver=driver, driver_cuda=driver_cuda, torch=version, torch_cuda=cuda,
-        cores=len(os.sched_getaffinity(0)),
+        cores=len(os.sched_getaffinity(0)), memory_gib=host_memory_gib(),
     )  # fmt: skip
+
+
+def host_memory_gib() -> float | None:
+    """Memory of this machine in GiB, or less where a control group (a container) limits it."""
+    try:
+        pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+        limit = Path("/sys/fs/cgroup/memory.max")
+        text = limit.read_text(encoding="utf-8").strip() if limit.exists() else "max"
+    except (OSError, ValueError):
+        return None
+    return min(pages * size, int(text) if text.isdigit() else pages * size) / 2**30
 
 
 def _nvml() -> tuple[list[Card], str | None, float | None]:

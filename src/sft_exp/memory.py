@@ -1,7 +1,7 @@
 """The memory plan: what a run needs per GPU and of the host, by component, and whether it fits.
 
-A step has moments at which memory peaks: the loss, the start, the last layer and the embedding in the backward pass, and
-the optimizer's step. Each is a sum of components; the plan is the largest of them.
+A step has moments at which memory peaks: the loss, its backward pass, that of the last and the first layer and of the
+embedding, and the optimizer's step. Each is a sum of components; the plan is the largest of them.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
 """What a forward pass keeps for its backward pass, and what the loss needs besides.
 
 The per-layer formulas were counted with saved-tensor hooks on Hugging Face's Qwen2 and are exact to the byte there; for
-other decoders with gated MLP and grouped-query attention they are the same count. h hidden, i inner, kv key-value width,
-n heads, s length.
+other decoders with gated MLP and grouped-query attention they are the same count. h hidden, i inner, kv key-value
+width, n heads, s length.
 """
 
 from sft_exp.memory_facts import Facts
@@ -43,7 +43,8 @@ def layer_token(f: Facts) -> float:
 def adapter_token(f: Facts) -> float:
     """What an adapter changes in `layer_token`, in bytes. Measured (docs/memory.md), not derived.
 
-    Frozen norms keep less. Factors in fp32 under autocast get a copy of their input each; bitsandbytes' layers share it.
+    Frozen norms keep less. Factors in fp32 under autocast get a copy of their input each; in bitsandbytes' layers they
+    share it.
     """
     if f.full:
         return 0
@@ -56,7 +57,7 @@ def layer_square(f: Facts) -> float:
     """Bytes of one layer that grow with the square of the length.
 
     sdpa with a mask turns it into a 16-bit one for each layer, which is kept: b * s * s, or (b * s)^2 for packed rows,
-    that are one long row. eager keeps scores and probabilities: 6 (autocast, 16 bit) or 4 bytes x n * b * s * s, fp32 8.
+    that are one long row. eager keeps scores and probabilities: 6 bytes (fp32: 8) x n * b * s * s.
     """
     square = float(f.tokens) ** 2 if f.packing else float(f.tokens) * f.length
     if f.attention is Attention.eager:
@@ -89,7 +90,7 @@ def outside_layers(f: Facts) -> float:
 
 
 def cast_weights(f: Facts) -> float:
-    """autocast's 16-bit copies of the linear layers, kept until the forward pass ends and by its graph until backward."""
+    """autocast's 16-bit copies of the linear layers, kept until the forward pass ends, and by its graph until used."""
     return 2.0 * f.linear if f.autocast else 0
 
 

@@ -1,11 +1,11 @@
-"""The numbers of one experiment from which its memory follows: parameters, bytes per value, tokens, what is kept where."""
+"""The numbers of one experiment from which its memory follows: parameters, bytes per value, tokens, ZeRO stage."""
 
 from dataclasses import dataclass
 
 from sft_exp import sizes
 from sft_exp.schema import AdapterKind, Attention, Dtype, Experiment, Precision
 
-FACTOR_BYTES = {Dtype.float32: 4, Dtype.auto: 4, Dtype.bfloat16: 2, Dtype.float16: 2}
+WEIGHT_BYTES = {Dtype.float32: 4, Dtype.auto: 4, Dtype.bfloat16: 2, Dtype.float16: 2}
 """Bytes of one stored weight."""
 OPTIMIZER_BYTES = (
     ("lion_8bit", 1.0), ("8bit", 2.0), ("lion", 4.0), ("adafactor", 0.02), ("sgd", 0.0), ("adagrad", 4.0),
@@ -82,7 +82,7 @@ def facts(experiment: Experiment) -> Facts | None:
     full, stage = experiment.adapter.kind is AdapterKind.full, zero.stage
     micro, ranks = train.micro_batch or 1, experiment.hw.processes or 1
     half = train.precision in (Precision.bf16, Precision.fp16)
-    weight_bytes = FACTOR_BYTES[experiment.model.dtype]
+    weight_bytes = WEIGHT_BYTES[experiment.model.dtype]
     if stage > 0 and half:
         weight_bytes = 2  # the engine casts the whole model
     heads, hidden = shape.num_attention_heads or 1, shape.hidden_size or 0

@@ -22,7 +22,7 @@ def host(experiment: Experiment, f: Facts) -> dict[str, float]:
 
 
 def _optimizer(f: Facts) -> float:
-    """Offloaded optimizer per rank: fp32 copy, two moments and gradient (16T/N), a 16-bit copy, the step's square roots.
+    """Offloaded optimizer per rank: fp32 copy, moments and gradient (16T/N), a 16-bit copy, square roots in the step.
 
     DeepSpeed's own estimate is 16 to 24 bytes per value (runtime/zero/stage_1_and_2.py,
     `estimate_zero2_model_states_mem_needs`).

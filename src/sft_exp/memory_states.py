@@ -79,7 +79,7 @@ def reducers(f: Facts) -> float:
 
 
 def fixed_buckets(f: Facts) -> float:
-    """DeepSpeed buffers that exist all the time: stage 3's reduce bucket; the largest gradient on its way to the host."""
+    """DeepSpeed buffers that are always there: stage 3's reduce bucket; the largest gradient on its way to the host."""
     bucket = f.reduce_bucket * f.factor_bytes if f.stage == 3 else 0
     largest = f.head if f.full else f.hidden * 64
     way = largest * f.factor_bytes if f.stage > 0 and f.offload_optimizer else 0
