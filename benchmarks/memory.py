@@ -59,7 +59,7 @@ class Case:
             f"train.gradient_checkpointing={str(self.checkpointing).lower()}", f"train.micro_batch={self.micro}",
             f"train.global_batch={self.micro * self.accumulation}", f"train.packing={str(self.packing).lower()}",
             f"train.max_steps={STEPS}", "train.logging_steps=1", "dataset=jsonl", "dataset.eval_fraction=0",
-            "dataset.shuffle=false", "hw=h200", "tracking=none",
+            "hw=h200", "tracking=none",
         ]  # fmt: skip
 
 
@@ -96,19 +96,37 @@ CASES = (
 )
 
 
-def write_rows(path: Path, length: int) -> None:
-    """Plain text, in turn longer than `length` tokens and a fifth of it, so that batches are padded and full."""
-    dice = random.Random(length)
-    words = ["".join(dice.choices("etaoinshrdlu", k=dice.randint(3, 8))) for _ in range(2000)]
+def words() -> list[str]:
+    """Words that are one token each for the tokenizer shipped with the package, so that lengths are known."""
+    import tokenizers
+
+    import sft_exp
+
+    made = tokenizers.Tokenizer.from_file(str(Path(sft_exp.__file__).parent / "assets/tokenizer/tokenizer.json"))
+    candidates = (made.decode([index]).strip() for index in range(made.get_vocab_size()))
+    return sorted({word for word in candidates if word.isalpha() and len(made.encode(f"a {word}").ids) == 2})
+
+
+def write_rows(path: Path, length: int, packing: bool) -> None:
+    """Plain text of nearly `length` tokens, in turn a little more and a little less, so that batches are full and padded.
+
+    For packing a third of that, since a row with one conversation needs no mask.
+    """
+    dice, known = random.Random(length), words()
     with path.open("w", encoding="utf-8") as file:
-        for number in range(ROWS):
-            count = length + 200 if number % 2 == 0 else length // 15
-            file.write(json.dumps({"text": " ".join(dice.choices(words, k=count))}) + "\n")
+        for number in range(ROWS * (3 if packing else 1)):
+            count = length // 3 - 8 if packing else length + (20 if number % 2 else -20)
+            file.write(json.dumps({"text": " ".join(dice.choices(known, k=count))}) + "\n")
+
+
+def rows_name(case: Case) -> str:
+    """File of a case's rows."""
+    return f"{case.length}{'-packed' if case.packing else ''}.jsonl"
 
 
 def overrides(case: Case, folder: Path, cap: float | None) -> list[str]:
     """Overrides of one case with its files; a cap in GiB also becomes the profile's memory."""
-    words = [*case.overrides(), f"dataset.path={folder / f'{case.length}.jsonl'}", f"outputs={folder / case.name}"]
+    words = [*case.overrides(), f"dataset.path={folder / rows_name(case)}", f"outputs={folder / case.name}"]
     if cap is not None:
         fraction = cap * 2**30 / card_bytes()
         words += [
@@ -189,8 +207,8 @@ def benchmark(out: Path, jobs: int, memory: float, deadline_s: float, cap: float
     running: list[Running] = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        for length in {case.length for case in CASES}:
-            write_rows(folder / f"{length}.jsonl", length)
+        for case in {rows_name(case): case for case in CASES}.values():
+            write_rows(folder / rows_name(case), case.length, case.packing)
         while running or waiting:
             late = time.monotonic() - begun > deadline_s
             room = memory - sum(run.case.size for run in running)

@@ -109,7 +109,7 @@ def _loops(experiment: Experiment) -> Iterator[Step]:
             changes.append(Change(f"train.optimizer={FUSED}", "the same update in one kernel", 1.001))
             changed = dataclasses.replace(changed, optimizer=FUSED)
         if size < micro:
-            cost = SMALLER_MICRO ** (micro / size).bit_length()
+            cost = SMALLER_MICRO ** ((micro // size).bit_length() - 1)
             price = f"{micro // size} times as many passes, the same batch, a little slower"
             changes.append(Change(f"train.micro_batch={size}", price, cost))
             changed = dataclasses.replace(changed, micro_batch=size)

@@ -254,7 +254,8 @@ class Train:
     global_batch: int = 16
     """Conversations per optimizer step over all ranks."""
     micro_batch: int | None = None
-    """Conversations per rank and forward pass; null takes the largest that fits into `hw.memory_gib`, 8 at most if that is unknown."""
+    """Conversations per rank and forward pass; null takes the largest that fits by the memory plan, and where that
+    cannot be made (no `hw.memory_gib`, no shape, the CPU) the largest divisor up to 8."""
     learning_rate: float = 2e-5
     scheduler: str = "linear"
     """Any learning-rate schedule of transformers."""

@@ -29,7 +29,8 @@ DRAIN_S = 30.0
 """Seconds the thread may take at the end to send what is left."""
 SUMMARY = (
     "steps", "loss_first", "loss_last", "eval_loss", "eval_loss_best", "grad_norm", "tokens_per_second", "tokens_seen",
-    "mfu", "peak_memory_gib", "planned_memory_gib", "memory_error", "skipped_steps", "parameters", "trainable_parameters",
+    "mfu", "peak_memory_gib", "planned_memory_gib", "memory_error", "skipped_steps", "parameters",
+    "trainable_parameters",
 )  # fmt: skip
 """Fields of `result.json` that are metrics at the end."""
 LEFT_OUT = ("hw.env", "tracking", "model.shape", "outputs", "resume", "name", "train.sample_prompts")
