@@ -108,7 +108,7 @@ def words() -> list[str]:
 
 
 def write_rows(path: Path, length: int, packing: bool) -> None:
-    """Plain text of nearly `length` tokens, in turn a little more and a little less, so that batches are full and padded.
+    """Plain text of nearly `length` tokens, in turn a little more and less, so that batches are full and padded.
 
     For packing a third of that, since a row with one conversation needs no mask.
     """

@@ -41,6 +41,4 @@ def warnings(experiment: Experiment) -> Iterator[str]:
 
 def _instead(experiment: Experiment) -> str:
     advice = memory_advice.advise(experiment, limit=1)
-    return (
-        f"use {advice[0]}" if advice else "use a smaller model or more cards, since no change of the run makes it fit"
-    )
+    return f"use {advice[0]}" if advice else "use a smaller model or more cards (no change of the run makes it fit)"
