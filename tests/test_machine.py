@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from composing import machine
-from sft_exp.machine import Machine, look, torch_build
+from sft_exp.machine import Machine, host_memory_gib, look, torch_build
 
 
 def fake_torch(folder: Path, cuda: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,3 +68,12 @@ def test_usable(monkeypatch: pytest.MonkeyPatch, visible: str | None, indices: l
 def test_no_card_is_usable_without_cuda() -> None:
     assert machine("4090", 4, torch_cuda=None).usable() == []
     assert Machine().usable() == []
+
+
+def test_host_memory() -> None:
+    """In GiB, and not more than the kernel counts, whatever a container allows."""
+    total = int(Path("/proc/meminfo").read_text().split()[1]) / 2**20
+    have = host_memory_gib()
+    assert have is not None
+    assert 0.1 < have <= total * 1.01
+    assert look().memory_gib == have

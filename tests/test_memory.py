@@ -41,14 +41,13 @@ def test_half_of_the_points_are_nearer_than_two_percent(here: Path) -> None:
     assert statistics.median(lora) < 0.05
 
 
-SETTINGS = [
-    words
-    for words in itertools.product(
+SETTINGS = list(
+    itertools.product(
         ("adapter=full", "adapter=lora", "adapter=qlora"),
         ("zero=0", "zero=1", "zero=2", "zero=3", "zero=2_offload", "zero=3_offload"),
         ("train.gradient_checkpointing=false", "train.gradient_checkpointing=true"),
     )
-]
+)
 
 
 @pytest.mark.parametrize("words", SETTINGS, ids=" ".join)

@@ -31,9 +31,8 @@ def points_table() -> Iterator[str]:
     yield "| Source | Run | Planned | Measured | Error |"
     yield "|---|---|---|---|---|"
     for point in found:
-        yield (
-            f"| {point.source} | {point.name} | {point.planned_gib:.2f} | {point.measured_gib:.2f} | {point.error:+.1%} |"
-        )
+        sizes = f"{point.planned_gib:.2f} | {point.measured_gib:.2f} | {point.error:+.1%}"
+        yield f"| {point.source} | {point.name} | {sizes} |"
 
 
 def summary(source: str, chosen: list[Point]) -> str:
