@@ -14,6 +14,7 @@ import json
 import os
 import random
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from sft_exp.memory import CONTEXT_GIB
 
 STEPS, ROWS = 3, 64
 LIMIT_S = 240
@@ -128,7 +131,8 @@ def overrides(case: Case, folder: Path, cap: float | None) -> list[str]:
     """Overrides of one case with its files; a cap in GiB also becomes the profile's memory."""
     words = [*case.overrides(), f"dataset.path={folder / rows_name(case)}", f"outputs={folder / case.name}"]
     if cap is not None:
-        fraction = cap * 2**30 / card_bytes()
+        # The cap is a card's, and CUDA takes its part of a card before torch does.
+        fraction = (cap - CONTEXT_GIB) * 2**30 / card_bytes()
         words += [
             f"hw.memory_gib={cap:g}", "hw.memory_check=false",
             f'+hw.env.PYTORCH_CUDA_ALLOC_CONF="per_process_memory_fraction:{fraction:.5f}"',
@@ -200,6 +204,18 @@ def show(row: dict[str, Any]) -> None:
     print(f"{row['name']:<50}{row['seconds']:>6.0f} s  {words}" + (f"  planned {planned:.2f}" if planned else ""))
 
 
+def summary(out: Path) -> None:
+    """Errors over all runs; under a cap, verdicts that were wrong."""
+    rows = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+    errors = sorted(abs(row["result"]["memory_error"]) for row in rows if "memory_error" in row.get("result", {}))
+    if errors:
+        print(f"{len(errors)} runs: median error {statistics.median(errors):.1%}, worst {errors[-1]:.1%}")
+    for verdict in ("fits", "tight", "does not fit"):
+        ran = ["result" in row for row in rows if row["cap_gib"] and (row.get("plan") or {}).get("verdict") == verdict]
+        if ran:
+            print(f"planned as '{verdict}': {len(ran)}, of which {sum(ran)} ran")
+
+
 def benchmark(out: Path, jobs: int, memory: float, deadline_s: float, cap: float | None) -> None:
     """Run what is missing, several at a time, until done or out of time."""
     begun = time.monotonic()
@@ -246,6 +262,7 @@ def main() -> None:
     parser.add_argument("--cap", type=float, help="GiB that each process may use")
     given = parser.parse_args()
     benchmark(given.out, given.jobs, given.memory, given.deadline, given.cap)
+    summary(given.out)
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ def test_one_table_over_combinations(
     rows = [line.split() for line in text.partition("\n\n")[0].splitlines()]
     assert rows[0][:5] == ["model", "adapter", "zero", "micro", "batch"]
     assert len(rows) == 9
-    found = {tuple(row[:3]): " ".join(row[8:]) for row in rows[1:]}
+    found = {tuple(row[:3]): " ".join(row[9:]) for row in rows[1:]}
     assert found["qwen0.5b", "full", "0"] == "fits"
     assert found["r1-qwen7b", "lora", "3"] == "fits"
     assert found["r1-qwen7b", "full", "0"] == "does not fit adapter=lora"
