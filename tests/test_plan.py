@@ -71,7 +71,7 @@ def test_one_table_over_combinations(
     found = {tuple(row[:3]): " ".join(row[9:]) for row in rows[1:]}
     assert found["qwen0.5b", "full", "0"] == "fits"
     assert found["r1-qwen7b", "lora", "3"] == "fits"
-    assert found["r1-qwen7b", "full", "0"] == "does not fit adapter=lora"
+    assert found["r1-qwen7b", "full", "0"].startswith("does not fit adapter=lora")
     assert "DeepSpeed" not in text
     assert list(here.iterdir()) == []
 
