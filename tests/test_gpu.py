@@ -38,6 +38,8 @@ def test_bf16_learns_at_each_stage(tmp_path: Path, adapter: str, zero: str) -> N
     assert float(result["loss_last"]) < float(result["loss_first"])
     assert all(float(row["train/grad_norm"]) > 0 for row in rows)
     assert all(0 < float(row["perf/mfu"]) < 1 for row in rows)
+    # Not compared: a model this small is smaller than DeepSpeed's buckets and cuBLAS's workspace.
+    assert result["planned_memory_gib"] > 0
 
 
 @pytest.mark.parametrize("adapter", ["full", "lora", "qlora"])

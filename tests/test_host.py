@@ -105,8 +105,8 @@ def test_offload_that_does_not_fit(here: Path) -> None:
 
 
 def test_what_offload_needs(here: Path) -> None:
-    """7.6 billion parameters: 16 bytes each, and two more for the weights."""
-    assert 125e9 < host.offload_bytes(offloaded()) < 150e9
+    """7.6 billion parameters: 22 bytes each in the optimizer's step, and two more for the weights."""
+    assert 180e9 < host.offload_bytes(offloaded()) < 190e9
     assert host.offload_bytes(resolved("model=qwen7b", "hw=cpu", "zero=0")) == 0
     assert host.offload_bytes(offloaded("model.shape.hidden_size=null")) == 0
 

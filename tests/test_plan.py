@@ -59,13 +59,45 @@ def test_warnings_are_shown(here: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     assert "note: zero=2 has nothing to shard" in text
 
 
-def test_each_job_of_a_sweep(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    text = plan("-m", "model=tiny", "hw=cpu2", "zero=0,3", monkeypatch=monkeypatch, capsys=capsys)
-    assert re.findall(r"--- job (\d): (.*)", text) == [
-        ("0", "model=tiny hw=cpu2 zero='0'"),
-        ("1", "model=tiny hw=cpu2 zero='3'"),
-    ]
+def test_one_table_over_combinations(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which of these can I run? One row for each, with the verdict and what would fit instead."""
+    typed = ("-m", "model=qwen0.5b,r1-qwen7b", "adapter=full,lora", "zero=0,3", "hw=4090x4")
+    text = plan(*typed, monkeypatch=monkeypatch, capsys=capsys)
+    rows = [line.split() for line in text.partition("\n\n")[0].splitlines()]
+    assert rows[0][:5] == ["model", "adapter", "zero", "micro", "batch"]
+    assert len(rows) == 9
+    found = {tuple(row[:3]): " ".join(row[9:]) for row in rows[1:]}
+    assert found["qwen0.5b", "full", "0"] == "fits"
+    assert found["r1-qwen7b", "lora", "3"] == "fits"
+    assert found["r1-qwen7b", "full", "0"].startswith("does not fit adapter=lora")
+    assert "DeepSpeed" not in text
     assert list(here.iterdir()) == []
+
+
+def test_a_refused_combination_is_a_row(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = plan("-m", "model=tiny", "hw=cpu2", "train.global_batch=7,8", monkeypatch=monkeypatch, capsys=capsys)
+    first, second = text.splitlines()[1:3]
+    assert re.search(r"^7 .*refused +train.global_batch=7 does not divide", first)
+    assert re.search(r"^8 +4 x 1 .*not planned", second)
+
+
+def test_memory(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Components add up to the total, and what does not fit comes with what does."""
+    text = plan("model=qwen7b", "hw=4090x1", monkeypatch=monkeypatch, capsys=capsys)
+    block = text.partition("\nmemory\n")[2].partition("\n\n")[0]
+    sizes = {name.strip(): float(size) for name, size in re.findall(r"^  (\D+?) +([\d.]+) GiB", block, re.M)}
+    total, host = sizes.pop("per GPU"), sizes.pop("host, all ranks")
+    assert total == pytest.approx(sum(sizes.values()), abs=0.05)
+    assert host > 28
+    assert "does not fit: 142.7 of 24 GiB" in block
+    assert re.search(r"^    adapter=lora \([\d.]+ GiB: another result", block, re.M)
+    assert re.search(r"zero=2_offload .*GiB of host memory: .*several times slower", block)
+    small = plan("model=tiny", "hw=cpu", monkeypatch=monkeypatch, capsys=capsys)
+    assert "memory\n  not planned" in small
 
 
 def test_secrets_are_not_shown(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

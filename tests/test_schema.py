@@ -32,6 +32,7 @@ KEYS = list(flatten(to_plain(schema.Experiment())))
 GPUS = machine("4090", 8)
 COMMIT = "a" * 40
 
+TOO_LARGE = "model=qwen7b model.weights=random model.path=null tracking=none"
 HERE: dict[str, tuple[str, str, Machine]] = {
     # key -> what is set besides, the value it is changed to, the machine
     "model.name": ("model=tiny", "other", NO_CARDS),
@@ -78,6 +79,8 @@ HERE: dict[str, tuple[str, str, Machine]] = {
     "hw.devices": ("model=tiny hw.processes=2", "[4,5]", GPUS),
     "hw.precision": ("model=tiny zero=1", "fp16", GPUS),
     "hw.attention": ("model=tiny hw=cpu train.packing=true", "[eager]", NO_CARDS),
+    "hw.memory_gib": ("model=qwen0.5b hw=4090x1 train.micro_batch=16", "10", GPUS),
+    "hw.memory_check": (f"{TOO_LARGE} hw=4090x1", "false", GPUS),
     "hw.capability": ("model=tiny hw=4090x1", "9.0", GPUS),
     "hw.threads": ("model=tiny", "3", NO_CARDS),
     "hw.launcher": ("model=tiny", "accelerate", GPUS),
@@ -134,7 +137,6 @@ ELSEWHERE = {
     "dataset.loss": "test_labels.py labels with it",
     "dataset.role_map": "test_normalize.py",
     "dataset.columns": "test_normalize.py",
-    "hw.memory_gib": "a fact of the profile, recorded with each run",
     "hw.peak_tflops": "the base of perf/mfu, which exists on a GPU only: test_gpu.py",
     "train.sample_prompts": "answered before and after training: samples.json",
     "tracking.experiment": "test_tags_and_experiment_reach_the_store in this file",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 MICRO_BATCH_LIMIT = 8
-"""Largest micro batch chosen by itself: a 0.5B model at 1,024 tokens stays under 24 GiB with it."""
+"""Largest micro batch chosen where memory cannot be planned: a 0.5B model at 1,024 tokens needs up to 24 GiB."""
 
 
 @dataclass(frozen=True)

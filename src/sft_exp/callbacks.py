@@ -21,6 +21,8 @@ class Clock(TrainerCallback):  # type: ignore[misc]
         wanted, got = self.trainer.request.experiment.zero.stage, zero_stage(self.trainer.model_wrapped)
         assert wanted == got, f"zero={wanted} was asked for and the engine runs stage {got}"
         self.trainer.row_losses.begin(rank=args.process_index, ranks=args.world_size, step=state.global_step)
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()  # the peak is that of training: drawing random weights needs its own
         self.trainer.meter.start()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sft_exp.errors import ConfigError
 from sft_exp.machine import Machine
-from sft_exp.rules import adapter, dataset, hw, machine, model, precision, tracking, train, warnings, zero
+from sft_exp.rules import adapter, dataset, hw, machine, memory, model, precision, tracking, train, warnings, zero
 from sft_exp.schema import Experiment
 
 
@@ -25,8 +25,10 @@ def check(experiment: Experiment, found: Machine, *, plan: bool = False) -> Find
     problems = [sentence for rule in rules for sentence in rule.problems(experiment)]
     if not plan:
         problems += machine.problems(experiment, found)
-    noted = list(warnings.warnings(experiment))
-    return Findings(problems, noted if plan else noted + list(machine.warnings(experiment, found)))
+        # What is wrong otherwise may be why the plan is what it is.
+        problems += [] if problems else memory.problems(experiment)
+    noted = [*warnings.warnings(experiment), *memory.warnings(experiment)]
+    return Findings(problems, noted if plan else [*noted, *machine.warnings(experiment, found)])
 
 
 def refuse(findings: Findings) -> None:

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from sft_exp import data, data_rows, explain, plan, profiles, run, schema, sweep, ui
+from sft_exp import data, data_rows, explain, plan, plan_table, profiles, run, schema, sweep, ui
 from sft_exp.doctor import command as doctor
 from sft_exp.errors import ConfigError, SftExpError, report
 from sft_exp.request import Request, flatten
@@ -162,6 +162,8 @@ def start(argv: list[str]) -> None:
             COMMANDS[command](request)
     elif command == "train":
         sweep.run(requests, sweep_folder)
+    elif command == "plan":
+        plan_table.compare(requests)
     else:
         for number, request in enumerate(requests):
             print(f"\n--- job {number}: {' '.join(request.overrides)}")

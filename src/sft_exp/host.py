@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sft_exp import sizes
+from sft_exp import memory_host
+from sft_exp.memory_facts import facts
 from sft_exp.schema import Device, Experiment
 
 GIB = 2**30
-OFFLOADED_BYTES = 16
-"""Bytes of host memory per trained parameter: fp32 weight, two moments and gradient (DeepSpeed's CPU Adam)."""
 MARGIN = 1.1
 """Share of the estimate that must be available: libraries and page cache need some too."""
 SHM_BYTES_PER_RANK = GIB // 4
@@ -102,22 +101,19 @@ def _shm(root: Path) -> tuple[int | None, int | None]:
 
 def offload_bytes(experiment: Experiment) -> int:
     """Host memory that offloading takes on this machine, over all ranks; 0 without it or for an unknown shape."""
-    zero, shape = experiment.zero, experiment.model.shape
-    if sizes.missing(shape):
-        return 0
-    optimizer = OFFLOADED_BYTES * sizes.trained_parameters(experiment) if zero.offload_optimizer else 0
-    return optimizer + (2 * sizes.parameters(shape) if zero.offload_param else 0)
+    known = facts(experiment)
+    return int(memory_host.offloaded(known)) if known else 0
 
 
 def problems(experiment: Experiment, host: Host) -> Iterator[str]:
     """One sentence if the host's memory is too small for what is offloaded to it."""
     need = offload_bytes(experiment) * MARGIN
-    if need > host.available:
+    if experiment.hw.memory_check and need > host.available:
         limit = f" (the container's limit is {host.limit / GIB:.1f} GiB)" if host.limit else ""
         yield (
             f"zero={experiment.zero.stage}_offload needs about {need / GIB:.1f} GiB of host memory and "
             f"{host.available / GIB:.1f} GiB are available{limit}: use adapter=lora, a smaller model, or zero=3 "
-            "without offload on more cards."
+            "without offload on more cards; or start it anyway with hw.memory_check=false."
         )
 
 

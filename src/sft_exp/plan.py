@@ -5,7 +5,7 @@ import os
 import shlex
 from pathlib import Path
 
-from sft_exp import check, launch, origin, record, rundir, sizes
+from sft_exp import check, launch, memory_report, origin, record, rundir, sizes
 from sft_exp.machine import look
 from sft_exp.request import Request
 from sft_exp.resolve import resolve
@@ -13,7 +13,7 @@ from sft_exp.run import batch, deepspeed
 
 
 def show(request: Request) -> None:
-    """Print configuration with sources, command, environment, DeepSpeed JSON, steps and batch arithmetic."""
+    """Print configuration with sources, batch, memory, command, environment and DeepSpeed's JSON."""
     machine = look()
     asked = request.experiment
     experiment = resolve(asked, machine)
@@ -31,6 +31,7 @@ def show(request: Request) -> None:
     if not sizes.missing(experiment.model.shape):
         total, trained = sizes.parameters(experiment.model.shape), sizes.trained_parameters(experiment)
         print(f"\nparameters\n  {total:,} in all, {trained:,} trained ({trained / total:.2%})")
+    print("\nmemory\n  " + "\n  ".join(memory_report.lines(experiment)))
     print(f"\ncommand\n  {shlex.join(launch.command(experiment, folder, 29500))}")
     print("\nenvironment")
     for key, value in record.environment(launch.added(experiment, os.environ, 29500)).items():

@@ -141,6 +141,9 @@ def table(result: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("grad_norm", f"{float(result['grad_norm']):.4g}"))
     rows.append(("tokens/s", f"{float(result['tokens_per_second']):,.0f}"))
     rows.append(("peak memory", f"{float(result['peak_memory_gib']):.2f} GiB ({result['peak_memory_of']})"))
+    if result.get("planned_memory_gib"):
+        error = float(result["memory_error"])
+        rows.append(("planned memory", f"{float(result['planned_memory_gib']):.2f} GiB ({error:+.1%} off)"))
     share = result["trainable_parameters"] / result["parameters"]
     rows.append(("trained parameters", f"{result['trainable_parameters']:,} ({share:.2%})"))
     if result.get("skipped_steps"):

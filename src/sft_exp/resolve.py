@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from sft_exp import batch, hw
+from sft_exp import batch, hw, memory
 from sft_exp.machine import Machine
+from sft_exp.memory import Verdict
 from sft_exp.schema import (
     TRAINING_TEMPLATE,
     AdapterKind,
@@ -29,15 +30,14 @@ def resolve(experiment: Experiment, machine: Machine) -> Experiment:
     precision = hw.precision(experiment.train, profile)
     attention = hw.attention(experiment.model, profile, precision)
     model = dataclasses.replace(experiment.model, dtype=dtype(experiment, precision), attention=attention)
-    train = dataclasses.replace(
-        experiment.train, precision=precision, micro_batch=_micro(experiment, profile.processes)
-    )
+    train = dataclasses.replace(experiment.train, precision=precision)
     outputs = str(Path(experiment.outputs).expanduser().absolute())
-    return dataclasses.replace(
+    decided = dataclasses.replace(
         experiment, model=_model(model), hw=profile, train=train, outputs=outputs,
         dataset=_dataset(experiment.dataset),
         tracking=dataclasses.replace(experiment.tracking, uri=_uri(experiment, outputs)),
     )  # fmt: skip
+    return _with_micro(decided, _micro(decided))
 
 
 def dtype(experiment: Experiment, precision: Precision) -> Dtype:
@@ -54,11 +54,21 @@ def dtype(experiment: Experiment, precision: Precision) -> Dtype:
     return {Precision.fp16: Dtype.float16, Precision.bf16: Dtype.bfloat16}.get(precision, Dtype.float32)
 
 
-def _micro(experiment: Experiment, processes: int | None) -> int | None:
-    train = experiment.train
-    if batch.problem(train.global_batch, train.micro_batch, processes or 1):
+def _micro(experiment: Experiment) -> int | None:
+    """The micro batch asked for, else the largest that surely fits: the same profile gives the same one everywhere."""
+    train, processes = experiment.train, experiment.hw.processes or 1
+    if train.micro_batch is not None or batch.problem(train.global_batch, None, processes):
         return train.micro_batch
-    return batch.split(train.global_batch, train.micro_batch, processes or 1).micro
+    share = train.global_batch // processes
+    sizes = [size for size in range(share, 0, -1) if share % size == 0]
+    plans = {size: memory.plan(_with_micro(experiment, size)) for size in sizes}
+    if any(plan is None or plan.verdict is Verdict.unknown for plan in plans.values()):
+        return batch.split(train.global_batch, None, processes).micro
+    return next((size for size, plan in plans.items() if plan and plan.verdict is Verdict.fits), 1)
+
+
+def _with_micro(experiment: Experiment, size: int | None) -> Experiment:
+    return dataclasses.replace(experiment, train=dataclasses.replace(experiment.train, micro_batch=size))
 
 
 def _uri(experiment: Experiment, outputs: str) -> str | None:

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sft_exp import check, faults, launch, record, resume, rundir, tracking, zero
+from sft_exp import check, faults, launch, memory_report, record, resume, rundir, tracking, zero
 from sft_exp.batch import Batch
 from sft_exp.errors import ConfigError, RunFailed, RunStopped
 from sft_exp.launch import Processes
@@ -38,6 +38,7 @@ def run(request: Request) -> RunDir:
             _wait_for_data(run, processes)
             tracker.open(_tags(request, run, facts), _derived(request), _artifacts(run))
             _follow(run, processes, tracker, progress, _ranks_name(request))
+            memory_report.compare(request.experiment, run)
         outcome, message = "finished", ""
     except ConfigError as error:
         outcome, message = "refused", str(error)
@@ -78,7 +79,7 @@ def _write_records(
             "deepspeed": deepspeed(request),
         },
     )
-    rundir.write_json(run.record, facts)
+    rundir.write_json(run.record, {**facts, "memory_plan": memory_report.record(request.experiment)})
     rundir.write_text(run.diff, diff)
     rundir.write_text(run.freeze, record.freeze())
     rundir.write_json(run.status, {"state": "running", "pid": os.getpid(), "started": time.time()})

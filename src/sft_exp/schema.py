@@ -256,7 +256,9 @@ class Hw:
     capability: float | None = None
     """CUDA compute capability of the card, such as 8.9."""
     memory_gib: float | None = None
-    """Memory of one card in GiB."""
+    """Memory of one card in GiB: what the memory plan is held against, and what an unset micro batch is chosen by."""
+    memory_check: bool = True
+    """Refuse a run whose memory plan exceeds the card, or the host, by more than the plan's error; false starts it."""
     peak_tflops: float | None = None
     """Dense peak of one card at `precision`, in TFLOP/s, by the vendor's data sheet: the base of MFU."""
     threads: int | None = None
@@ -277,7 +279,8 @@ class Train:
     global_batch: int = 16
     """Conversations per optimizer step over all ranks."""
     micro_batch: int | None = None
-    """Conversations per rank and forward pass; null takes the largest divisor up to 8."""
+    """Conversations per rank and forward pass; null takes the largest that fits by the memory plan, and where that
+    cannot be made (no `hw.memory_gib`, no shape, the CPU) the largest divisor up to 8."""
     learning_rate: float = 2e-5
     scheduler: str = "linear"
     """Any learning-rate schedule of transformers."""

@@ -194,6 +194,7 @@ class Trainer(SFTTrainer):  # type: ignore[misc]
             "tokens_seen": last["train/tokens_seen"],
             "mfu": last.get("perf/mfu"),
             "peak_memory_gib": last["perf/peak_memory_gib"],
+            "reserved_memory_gib": torch.cuda.max_memory_reserved() / 2**30 if torch.cuda.is_available() else None,
             "peak_memory_of": "card" if self.args.device.type == "cuda" else "process",
             "skipped_steps": last.get("train/skipped_steps"),
             "parameters": self.parameters,
