@@ -95,6 +95,7 @@ HERE: dict[str, tuple[str, str, Machine]] = {
 }
 ARGUMENTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     # key -> what is set besides, the value it is changed to, TRL's arguments then
+    "dataset.shuffle": ("", "false", {"train_sampling_strategy": "sequential"}),
     "train.max_steps": ("", "3", {"max_steps": 3}),
     "train.epochs": ("", "2.5", {"num_train_epochs": 2.5}),
     "train.global_batch": ("train.micro_batch=2", "32", {"gradient_accumulation_steps": 16}),
