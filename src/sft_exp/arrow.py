@@ -1,15 +1,15 @@
 """The arrow files of prepared rows: columns input_ids, labels and row (the place, such as `chats.jsonl:17`)."""
 
-from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from sft_exp.labels import Encoded
+from sft_exp.labels import IGNORED, Encoded
 from sft_exp.rows import Place
 
 _SCHEMA = pa.schema([("input_ids", pa.list_(pa.int32())), ("labels", pa.list_(pa.int32())), ("row", pa.string())])
@@ -25,20 +25,20 @@ def writer(file: Path) -> Iterator[pa.RecordBatchStreamWriter]:
 
 def batch(rows: Sequence[tuple[Place, Encoded]]) -> pa.RecordBatch:
     """Make one batch of rows."""
+    starts = np.cumsum([0, *(len(encoded.input_ids) for _, encoded in rows)], dtype=np.int32)
+    ids = np.fromiter(chain.from_iterable(encoded.input_ids for _, encoded in rows), np.int32, int(starts[-1]))
+    labels = np.full_like(ids, IGNORED)
+    for start, (_, encoded) in zip(starts.tolist(), rows, strict=False):
+        end = start + len(encoded.input_ids)
+        for first, after in encoded.trained:
+            trained = slice(min(start + first, end), min(start + after, end))
+            labels[trained] = ids[trained]
     columns = [
-        _lists([encoded.input_ids for _, encoded in rows]),
-        _lists([encoded.labels for _, encoded in rows]),
+        pa.ListArray.from_arrays(starts, ids),
+        pa.ListArray.from_arrays(starts, labels),
         pa.array([str(place) for place, _ in rows], pa.string()),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
-
-
-def _lists(rows: list[list[int]]) -> pa.ListArray:
-    values, ends = array("i"), array("i", [0])
-    for row in rows:
-        values.fromlist(row)
-        ends.append(len(values))
-    return pa.ListArray.from_arrays(np.asarray(ends), np.asarray(values))
 
 
 def distribute(source: Path, targets: Sequence[Path], side: npt.NDArray[np.int8]) -> None:

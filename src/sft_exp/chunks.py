@@ -24,12 +24,12 @@ def encoded(items: Iterator[Item], encoder: Encoder, processes: int) -> Iterator
     if processes > 1:
         yield from _encoded_by_many(_chunks(items), encoder, processes)
         return
-    # The tokenizer works outside the interpreter's lock: meanwhile this thread reads the next rows.
-    with ThreadPoolExecutor(1) as pool:
+    # The tokenizer works outside the interpreter's lock: meanwhile the next rows are read, and those after it rendered.
+    with ThreadPoolExecutor(2) as pool:
         waiting: deque[tuple[Chunk, Future[list[Result]]]] = deque()
         for chunk in _chunks(items):
             waiting.append((chunk, pool.submit(encoder.encode, _conversations(chunk))))
-            if len(waiting) > 2:
+            if len(waiting) > 3:
                 yield _next(waiting)
         while waiting:
             yield _next(waiting)

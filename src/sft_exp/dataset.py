@@ -28,8 +28,8 @@ SPLITS = ("train", "eval", "test")
 DECIDING = (
     "rows", "files", "digests", "textfile", "jsonrows", "csvrows", "tables", "reader", "hub", "mixture", "sources",
     "conversation", "fields", "messages", "normalize", "rendering", "reasoning", "separators", "training_template",
-    "template", "turns", "layout", "labels", "prepared", "selection", "chunks", "arrow", "staging", "dataset", "build",
-    "tally", "lengths", "language", "preview",
+    "template", "turns", "layout", "tokeniser", "labels", "prepared", "selection", "chunks", "arrow", "staging",
+    "dataset", "build", "tally", "lengths", "language", "preview",
 )  # fmt: skip
 """Modules that decide what is written; a test compares them with the imports."""
 NOT_DECIDING = {"name", "path", "mixture", "num_proc", "max_bad_fraction", "shuffle"}
