@@ -38,8 +38,9 @@ def visible(folder: Path) -> list[Path]:
 
 def test_unreadable_data_leaves_nothing(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    with pytest.raises(ConfigError, match="UTF-8"):
-        go(DATA / "gbk.jsonl", cache)
+    (tmp_path / "a.json").write_text('[{"text": "never closed"}')
+    with pytest.raises(ConfigError, match="not closed"):
+        go(tmp_path / "a.json", cache)
     assert visible(cache) == []
 
 

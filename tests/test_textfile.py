@@ -21,9 +21,21 @@ def test_encodings(tmp_path: Path, codec: str, suffix: str) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["json", "jsonl", "csv"])
-def test_other_encodings_are_refused_with_their_line(tmp_path: Path, suffix: str) -> None:
-    with pytest.raises(ConfigError, match=rf"a\.{suffix}:3 is not UTF-8: .*iconv"):
-        read(tmp_path / f"a.{suffix}", "[\n\n你好".encode("gbk"))
+def test_bytes_of_another_encoding_make_their_row_bad_and_no_other(tmp_path: Path, suffix: str) -> None:
+    good, bad = b'{"a": "ok"}', '{"a": "你好"}'.encode("gbk")
+    content = {
+        "json": b"[" + b",".join([good, bad, good]) + b"]",
+        "jsonl": b"\n".join([good, bad, good]),
+        "csv": b"a\nok\n" + "你好".encode("gbk") + b"\nok\n",
+    }[suffix]
+    first, second, third = read(tmp_path / f"a.{suffix}", content)
+    assert first.value == third.value == {"a": "ok"}
+    assert second.reason == "invalid_text" and "byte 0xc4 is not UTF-8" in second.detail and "iconv" in second.detail
+
+
+def test_damaged_utf16_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"a\.jsonl:2 is not UTF-16"):
+        read(tmp_path / "a.jsonl", '{"a": 1}\n'.encode("utf-16") + b"\x00\xd8\x00\xd8")
 
 
 def test_characters_across_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

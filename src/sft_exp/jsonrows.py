@@ -8,7 +8,7 @@ from typing import Any
 
 from sft_exp import textfile
 from sft_exp.errors import ConfigError
-from sft_exp.rows import Place, Row, checked_row
+from sft_exp.rows import CUT, Place, Row, broken_text, checked_row
 
 
 def line_rows(path: Path, name: str) -> Iterator[Row]:
@@ -75,6 +75,8 @@ def _decoded(place: Place, text: str) -> Row:
     try:
         return checked_row(place, _DECODER.decode(text), text)
     except (RecursionError, ValueError) as error:
+        if CUT not in text and (problem := broken_text(text)):  # half of another encoding's character may be a quote
+            return Row(place, reason="invalid_text", detail=problem)
         return Row(place, reason="invalid_json", detail=_shown(error))
 
 

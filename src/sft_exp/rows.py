@@ -32,12 +32,30 @@ class Row:
     detail: str = ""
 
 
+def broken_text(text: str) -> str | None:
+    """What is wrong with a file's text that no tokenizer can encode."""
+    half = _half_character(text)
+    if half and half != CUT and "\udc80" <= half <= "\udcff":
+        return f"byte {ord(half) - 0xDC00:#04x} is not UTF-8; `iconv -f ITS_ENCODING -t UTF-8` converts a file"
+    return f"half a character: {half!r}" if half else None
+
+
+def _half_character(text: str) -> str | None:
+    """The first lone surrogate."""
+    if text.isascii():
+        return None
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return str(error.object[error.start])
+    return None
+
+
 def checked_row(place: Place, value: Any, text: str) -> Row:
     """Make the row that `text` was decoded to, unless it holds lone surrogates, which no tokenizer can encode."""
+    if problem := broken_text(text):
+        return Row(place, reason="invalid_text", detail=problem)
     # They come from escapes such as \ud83d; without an escape there is nothing to look for.
-    if "\\u" in text or CUT in text:
-        try:
-            json.dumps(value, ensure_ascii=False).encode()
-        except UnicodeEncodeError as error:
-            return Row(place, reason="invalid_text", detail=f"half a character: {error.object[error.start]!r}")
+    if "\\u" in text and (half := _half_character(json.dumps(value, ensure_ascii=False))):
+        return Row(place, reason="invalid_text", detail=f"half a character: {half!r}")
     return Row(place, value)

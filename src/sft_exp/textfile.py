@@ -43,7 +43,8 @@ def _opened(path: Path) -> IO[bytes]:
 def pieces(path: Path, name: str) -> Iterator[str]:
     """Yield the file's text; `name` is what messages call the file."""
     codec = encoding(path)
-    decoder = codecs.getincrementaldecoder(codec)()
+    # Bytes that are not UTF-8 make their row bad, not the file: they pass as half characters, which `rows` finds.
+    decoder = codecs.getincrementaldecoder(codec)("surrogateescape" if codec.startswith("utf-8") else "strict")
     line = 1
     with _opened(path) as stream:
         while raw := stream.read(_CHUNK):
@@ -51,14 +52,13 @@ def pieces(path: Path, name: str) -> Iterator[str]:
                 text = decoder.decode(raw)
             except UnicodeDecodeError as error:
                 line += error.object[: error.start].count(b"\n")
-                wanted = codec.removesuffix("-sig").upper()
-                remedy = "convert the file with `iconv -f ITS_ENCODING -t UTF-8`"
-                raise ConfigError(f"{name}:{line} is not {wanted}: {remedy}.") from error
+                raise ConfigError(f"{name}:{line} is not {codec.upper()}: write the file again as UTF-8.") from error
             line += text.count("\n")
             if text:
                 yield text
     try:
-        decoder.decode(b"", final=True)
+        if decoder.decode(b"", final=True):
+            yield CUT
     except UnicodeDecodeError:
         yield CUT
 
