@@ -131,7 +131,7 @@ def _derived(request: Request) -> dict[str, Any]:
 
 
 def _artifacts(run: RunDir) -> list[Path]:
-    return [run.config, run.command, run.record, run.freeze, run.diff, run.data]
+    return [run.config, run.command, run.record, run.freeze, run.diff, run.data, *run.report_pages]
 
 
 def _wait_for_data(run: RunDir, processes: Processes) -> None:

@@ -77,6 +77,11 @@ class RunDir:
         return self.path / "data_report.json"
 
     @property
+    def report_pages(self) -> list[Path]:
+        """The same for people: as a page and as text."""
+        return [self.data.with_suffix(".html"), self.data.with_suffix(".txt")]
+
+    @property
     def metrics(self) -> Path:
         """Metrics, one JSON object per line."""
         return self.path / "metrics.jsonl"
