@@ -48,11 +48,19 @@ class Conversation:
 
 def digest(conversation: Conversation) -> bytes:
     """Hash what is said; whether it was written as a chat or as prompt and completion makes no difference."""
-    content = [conversation.kind == "text", conversation.messages, conversation.tools]
     try:
-        text = json.dumps(content, ensure_ascii=False, sort_keys=True, default=str)
-        return hashlib.sha256(text.encode()).digest()
+        return hashlib.sha256(_said(conversation).encode()).digest()
     except UnicodeEncodeError as error:
         raise BadRow("invalid_text", f"half a character: {error.object[error.start]!r}") from error
     except (TypeError, ValueError, RecursionError) as error:  # keys of mixed types, nesting too deep
         raise BadRow("wrong_type", f"tool calls or tools cannot be written as JSON ({error})") from error
+
+
+def _said(conversation: Conversation) -> str:
+    """Text that is the same for equal conversations only."""
+    messages, is_text = conversation.messages, conversation.kind == "text"
+    if conversation.tools is None and all(len(message) == 2 for message in messages):  # a fifth of the time of JSON
+        shape = [f"{message['role']} {len(message['content'])}" for message in messages]
+        return "\0".join([str(is_text), *shape, *(message["content"] for message in messages)])
+    content = [is_text, messages, conversation.tools]
+    return json.dumps(content, ensure_ascii=False, sort_keys=True, default=str)
