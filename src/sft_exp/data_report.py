@@ -34,7 +34,7 @@ def text(data: Mapping[str, Any], *, colour: bool) -> str:
     """The whole report for a terminal."""
     shown = [f"{label:<10}{line}" for label, line in lines(data)]
     for code, count, meaning, places in reasons(data):
-        shown.append(f"\n{code}: {count:,} rows ({meaning})")
+        shown.append(f"\n{code}: {count:,} {'row' if count == 1 else 'rows'} ({meaning})")
         shown += [f"  {place}" for place in places]
     for row in data["previews"]:
         shown.append(

@@ -6,6 +6,8 @@ from sft_exp.conversation import Conversation
 
 ROWS = 2_000
 """Rows that are looked at, at most."""
+LETTERS = 20
+"""Letters without which a row is left out: no library tells the language of `4`."""
 _CHARACTERS = 1_000
 
 
@@ -18,9 +20,11 @@ class Sample:
         self._every = 1
 
     def add(self, conversation: Conversation) -> None:
-        """Take the answer of every n-th row; n doubles whenever the sample is full, and every second one goes."""
+        """Take the text of every n-th row, the last turn first; n doubles whenever the sample is full, and every second one goes."""
         if self._seen % self._every == 0:
-            self._texts.append(str(conversation.messages[-1]["content"])[:_CHARACTERS])
+            text = "\n".join(str(message["content"]) for message in reversed(conversation.messages))[:_CHARACTERS]
+            if sum(map(str.isalpha, text)) >= LETTERS:
+                self._texts.append(text)
         self._seen += 1
         if len(self._texts) == ROWS:
             self._texts, self._every = self._texts[::2], self._every * 2

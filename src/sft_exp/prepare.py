@@ -1,5 +1,6 @@
 """`python -m sft_exp.prepare RUN_DIR`: read, check, label and store the rows, once and in one process."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,8 @@ def prepare_run(run: RunDir) -> None:
 def main() -> None:
     """Prepare the rows of a run; leave a fault behind if it fails."""
     run = RunDir(Path(sys.argv[1]))
+    # Ranks share the cores and have it off; this process is alone, and twice as fast with it.
+    os.environ["TOKENIZERS_PARALLELISM"] = "true"
     try:
         prepare_run(run)
     except BaseException as error:
