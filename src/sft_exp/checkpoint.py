@@ -63,7 +63,7 @@ def name_problem(model: Model) -> str | None:
     path = model.path
     if not path or model.weights is Weights.random or looks_local(path) or HUB_ID.fullmatch(path):
         return None
-    return f"model.path={path} is no folder, and no id of the hub has such a form: give a folder that is there, or ORG/NAME."
+    return f"model.path={path} is no folder and cannot be an id of the hub: give a folder that is there, or ORG/NAME."
 
 
 def tokenizer_problem(model: Model) -> str | None:

@@ -114,7 +114,10 @@ def _several(text: str) -> str | None:
     key, values = match[1], match[2]
     if "." not in key:
         return f"{key}={values} names several options: choose one, or add -m to run each."
-    return f"{key}={values} are several values: give one, quote a list as '{key}=[{values}]', or add -m to run each."
+    return (
+        f"{key}={values} are several values: write {quoting.quoted(f'{key}={values}')} for one text, "
+        f"'{key}=[{values}]' for a list, or add -m to run each."
+    )
 
 
 def _option(text: str) -> str | None:
@@ -172,7 +175,8 @@ def _kind(name: str) -> str:
 def _group(text: str) -> str | None:
     match = re.search(r"Could not override '([^']+)'", text)
     if match:
-        return unknown_key(match[1].partition("@")[0])
+        file = re.search(r"In '([^']+)': Could not override", text)
+        return unknown_key(match[1].partition("@")[0], f" (in {file[1]}.yaml)" if file else "")
     append = re.search(r"Could not append to config\. An item is already at '([^']+)'", text)
     if append:
         return f"{append[1]} is there already: write it without the +."

@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import json
 from typing import Any
 
 from sft_exp import installed
@@ -87,7 +88,7 @@ def _problem(key: str, value: Any) -> str | None:
     if key not in fields():
         return f"train.extra.{key} is no field of the installed SFTConfig.{closest(key, fields())}"
     if wanted := installed.type_problem(fields()[key].annotation, value):
-        return f"train.extra.{key}={value} is not possible: it takes {wanted}."
+        return f"train.extra.{key}={json.dumps(value)} is not possible: it takes {wanted}."
     options = installed.choices(fields()[key])
     if options and isinstance(value, str) and value not in options:
         return f"train.extra.{key}={value} is not possible.{closest(value, options)} Choices: {', '.join(options)}."

@@ -15,7 +15,7 @@ WHOLE = ("experiment", "sweep")
 
 def explain(text: str) -> str | None:
     """The sentence for a message of Hydra about a file; None if it is about something else."""
-    for reader in (_no_package_line, _no_mapping, _base, _defaults, _second):
+    for reader in (_no_package_line, _no_mapping, _folder, _base, _defaults, _second):
         if sentence := reader(text):
             return sentence
     return None
@@ -63,22 +63,38 @@ def _no_package_line(text: str) -> str | None:
     alone = rf"Could not override '[^'@]+@(?:{groups})\.|Key '(?:{groups})' (?:is )?not in 'Experiment'"
     if file is None or not file.startswith(WHOLE) or not re.search(alone, text):
         return None
-    return f"{file}.yaml lacks its first line, so its keys are looked for in {file.partition('/')[0]}: write {GLOBAL}"
+    return f"{file}.yaml lacks the first line of such a file: start it with {GLOBAL}."
 
 
 def _no_mapping(text: str) -> str | None:
-    match = re.search(r"Merge error: (\w+) is not a subclass of (\w+)", text)
-    if not match or match[1] != "list":
+    file, match = _file(text), re.search(r"Merge error: (\w+) is not a subclass of (\w+)", text)
+    whole = "Cannot merge DictConfig with ListConfig" in text
+    if file is None or not (match or whole):
         return None
-    return f"{_file(text) or 'a file'}.yaml holds a list: an option is a mapping, with lines such as name: VALUE."
+    kind = "a single value" if match and match[1] != "list" else "a list"
+    place = f"the fields of {match[2].lower()} belong" if match else "groups and their fields belong"
+    return f"{file}.yaml holds {kind} where {place}: write lines such as NAME: VALUE."
+
+
+def _folder(text: str) -> str | None:
+    match = re.search(r"Additional config directory '([^']+)' not found", text)
+    if match:
+        return f"--config-dir={match[1]} is not a folder: give one that is laid out like conf/, as model/mine.yaml."
+    match = re.search(r"Cannot find primary config '([^']+)'", text)
+    return f"--config-name={match[1]} is not there: leave it out, config.yaml is always used." if match else None
 
 
 def _base(text: str) -> str | None:
-    match = re.search(r"In '([^']+)': Could not load '([\w/]+)/([^'/]+)'", text)
-    if not match:
+    match = re.search(r"In '([^']+)': Could not (?:load|find) '([\w/]+)/([^'/]+)'", text)
+    if not match or "Available options" in text:
         return None
     folders = [Path(folder) / match[2] for folder in re.findall(r"path=file://(\S.*)", text)]
     options = sorted({file.stem for folder in folders for file in folder.glob("*.yaml")})
+    if not options:
+        return (
+            f"{match[1]}.yaml starts from {match[2]}/{match[3]}, which is not there: write an option of the same group "
+            "as - NAME, one of another group as - override /GROUP: NAME."
+        )
     return (
         f"{match[1]}.yaml starts from {match[2]}={match[3]}, which is not an option.{closest(match[3], options)} "
         f"Options: {', '.join(options)}."
@@ -86,10 +102,11 @@ def _base(text: str) -> str | None:
 
 
 def _defaults(text: str) -> str | None:
-    match = re.search(r"Invalid defaults list in '([^']+)', defaults must be a list \(got (\w+)\)", text)
-    if not match:
+    match = re.search(r"Invalid defaults list in '([^']+)'|In '?([\w/.-]+?)'?: Too many keys in default item", text)
+    if not match and "Unsupported type in defaults" not in text:
         return None
-    return f"the defaults of {match[1]}.yaml are no list: write each option on a line of its own, as in   - NAME."
+    where = f"{match[1] or match[2]}.yaml" if match else "a file"
+    return f"the defaults of {where} are no list of names: write each on a line, as - NAME or - override /GROUP: NAME."
 
 
 def _second(text: str) -> str | None:

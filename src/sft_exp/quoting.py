@@ -16,7 +16,7 @@ def unreadable(override: str) -> str:
         mended = listed(key, value) if value[0] == "[" and value[-1] == "]" else None
         close = "]" if value[0] == "[" else "}"
         hint = (
-            "put quotes around each text and the whole" if mended else f"put quotes around it and end it with {close}"
+            "put quotes around each text and around all" if mended else f"put quotes around it and end it with {close}"
         )
         return f"cannot read {override}: {hint}, as in {mended or shlex.quote(f'{key}={value[0]}...{close}')}."
     if reads(mended := quoted(override)):

@@ -15,6 +15,8 @@ SCHEDULERS = (
 """Values of transformers.SchedulerType; a test compares them."""
 USUAL = ("adamw_torch", "adamw_torch_fused")
 """Optimizers of every transformers: for these nothing has to be read."""
+ALIKE = 4
+"""Letters at the start of names that belong together."""
 GIVEN = {"self", "optimizer", "num_warmup_steps", "num_training_steps", "last_epoch"}
 """Parameters of a schedule that the trainer fills in."""
 NO_ARGUMENTS = ("constant", "constant_with_warmup")
@@ -54,7 +56,10 @@ def optimizer_problem(name: str) -> str | None:
     known = () if name in USUAL else optimizers()
     if not known or name in known:
         return None
-    return f"train.optimizer={name} is not an optimizer.{closest(name, known)} Optimizers: {', '.join(known)}."
+    # `adamw` is nearer to adamw_torch than to grokadamw, which difflib takes.
+    alike = next((other for other in known if other.startswith(name[:ALIKE])), None)
+    hint = f" Did you mean {alike}?" if alike else closest(name, known)
+    return f"train.optimizer={name} is not an optimizer.{hint} Optimizers: {', '.join(known)}."
 
 
 @functools.cache

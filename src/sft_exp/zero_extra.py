@@ -1,4 +1,4 @@
-"""`zero.extra`: keys and simple values checked against the installed DeepSpeed, which ignores a misspelt one in silence."""
+"""`zero.extra`: keys and simple values checked against DeepSpeed, which ignores a misspelt one in silence."""
 
 import ast
 import functools

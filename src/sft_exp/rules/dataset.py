@@ -81,10 +81,10 @@ def _hub(option: str, part: Part, *, streaming: bool) -> Iterator[str]:
     elif not isinstance(part.path, str) or not part.path:
         yield f"{option}.path={part.path} is no dataset id: give one such as ORG/NAME; several make a dataset.mixture."
     elif part.path.startswith("sample:"):
-        yield f"{option}.path={part.path} is a shipped file: use {option}.kind=files for it, or give a dataset id such as ORG/NAME."
+        yield f"{option}.path={part.path} is a shipped file and {option}.kind is hub: use {option}.kind=files."
     elif not checkpoint.HUB_ID.fullmatch(part.path) and not Path(part.path).expanduser().exists():
         yield (
-            f"{option}.path={part.path} is no folder, and no id of the hub has such a form: give ORG/NAME, or use "
+            f"{option}.path={part.path} is no folder and cannot be an id of the hub: give ORG/NAME, or use "
             f"{option}.kind=files for files on disk."
         )
     if streaming and not re.fullmatch(r"[\w.-]+", part.split):

@@ -31,7 +31,8 @@ def problems(experiment: Experiment) -> Iterator[str]:
             yield f"hw.{key}={value} must be above 0."
     for name in hw.attention:
         if name not in KNOWN:
-            yield f"hw.attention={hw.attention} names {name}.{closest(name, KNOWN)} Choices: {', '.join(sorted(KNOWN))}."
+            known = ", ".join(sorted(KNOWN))
+            yield f"hw.attention={hw.attention}: {name} is not possible.{closest(name, KNOWN)} Choices: {known}."
     yield from _devices(hw)
 
 

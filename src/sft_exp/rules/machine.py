@@ -48,6 +48,8 @@ def tracker(experiment: Experiment) -> Iterator[str]:
         yield sentence
     if settings.uri.startswith("sqlite:///"):
         store = Path(settings.uri.removeprefix("sqlite:///"))
+        if store.parent == Path(experiment.outputs):  # `outputs` is checked as such
+            return
         if store.is_dir():
             yield f"tracking.uri={settings.uri} is a folder: name a file in it, such as {settings.uri}/mlflow.db."
         elif not _writable(store if store.exists() else store.parent):
@@ -55,7 +57,7 @@ def tracker(experiment: Experiment) -> Iterator[str]:
 
 
 def hub(experiment: Experiment, env: Mapping[str, str]) -> Iterator[str]:
-    """One sentence for each model or tokenizer that the environment forbids to fetch and that was not fetched before."""
+    """One sentence for each model or tokenizer that must come from the hub and may not."""
     if not hub_access.offline(env):
         return
     for repository in hub_access.needed(experiment):
@@ -63,8 +65,8 @@ def hub(experiment: Experiment, env: Mapping[str, str]) -> Iterator[str]:
         # Prepared datasets have caches of their own besides the hub's.
         if kind == "models" and not hub_access.cached(repository, env):
             yield (
-                f"the model {name.replace('--', '/')} is not in the hub's cache, and HF_HUB_OFFLINE forbids to fetch it: "
-                "unset HF_HUB_OFFLINE and TRANSFORMERS_OFFLINE, or give a local folder."
+                f"the model {name.replace('--', '/')} is not in the hub's cache and HF_HUB_OFFLINE "
+                "forbids to fetch it: unset HF_HUB_OFFLINE and TRANSFORMERS_OFFLINE, or give a local folder."
             )
 
 

@@ -9,6 +9,10 @@ from sft_exp.rules import shape
 from sft_exp.schema import TRAINING_TEMPLATE, AdapterKind, Experiment, Weights
 
 UNQUANTIZABLE = "model.weights=random with adapter=qlora cannot be built under zero=3: use zero=2, or adapter=lora."
+FILES = (
+    checkpoint.weights_problem, checkpoint.name_problem, checkpoint.tokenizer_problem, checkpoint.gguf_problem,
+)  # fmt: skip
+"""What can be said about the model's files without the hub."""
 
 
 def problems(experiment: Experiment) -> Iterator[str]:
@@ -26,13 +30,8 @@ def problems(experiment: Experiment) -> Iterator[str]:
     yield from shape.problems(model)
     if model.weights is Weights.random and experiment.adapter.kind is AdapterKind.qlora and experiment.zero.stage == 3:
         yield UNQUANTIZABLE
-    for looks in (
-        checkpoint.weights_problem,
-        checkpoint.name_problem,
-        checkpoint.tokenizer_problem,
-        checkpoint.gguf_problem,
-    ):
-        if sentence := looks(model):
+    for problem in FILES:
+        if sentence := problem(model):
             yield sentence
     if model.chat_template not in (None, TRAINING_TEMPLATE) and not Path(model.chat_template).is_file():
         yield f"model.chat_template={model.chat_template} is not there: give a jinja file, or training."

@@ -19,8 +19,8 @@ def problems(experiment: Experiment) -> Iterator[str]:
         if stage.offload_optimizer or stage.offload_param or stage.extra or stage.pin_memory:
             instead = "zero=1, 2 or 3" if stage.extra else "zero=2_offload or 3_offload"
             yield (
-                f"zero=0 runs without DeepSpeed, so offload, pin_memory and zero.extra have no effect: use {instead}, or "
-                "leave them out."
+                f"zero=0 runs without DeepSpeed, so offload, pin_memory and zero.extra have no effect: use {instead}, "
+                "or leave them out."
             )
         if experiment.hw.launcher is Launcher.deepspeed:
             yield "hw.launcher=deepspeed needs a ZeRO stage: use zero=1, 2 or 3, or hw.launcher=torchrun."
