@@ -219,7 +219,7 @@ WARNINGS: list[tuple[str, Machine, list[str]]] = [
     (f"{CPU} model.dtype=bfloat16 adapter=lora", NO_CARDS, []),
     ("model=qwen0.5b hw=v100", V100, ["trained in bf16"]),
     (f"{CPU} train.packing=true", NO_CARDS, ["train.packing with sdpa"]),
-    (f"{CPU} train.max_steps=3 train.warmup=10", NO_CARDS, ["train.warmup=10", "train.max_steps=3"]),
+    (f"{CPU} train.max_steps=3 train.warmup=10", NO_CARDS, ["train.warmup=10 steps do not end in train.max_steps=3"]),
     (f"{CPU} train.max_steps=3 train.warmup=0.5", NO_CARDS, []),
 ]
 

@@ -54,7 +54,7 @@ def nest_part(argument: str) -> str:
 def read_arguments(argv: list[str]) -> tuple[str, list[str]]:
     """Command and Hydra arguments; a command line without overrides is the demo."""
     command = "train"
-    if argv and not argv[0].startswith("-") and "=" not in argv[0]:
+    if argv and not argv[0].startswith(("-", "~")) and "=" not in argv[0]:
         command, argv = argv[0], argv[1:]
         if command not in COMMANDS:
             raise ConfigError(unknown_command(command))
