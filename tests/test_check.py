@@ -28,6 +28,9 @@ def mixed(parts: str, path: str = "null") -> str:
 
 
 PROBLEMS: list[tuple[str, Machine, list[str]]] = [
+    # texts
+    ("model.path='' hw=cpu", NO_CARDS, ["model.path= is empty", "model.path=null"]),
+    (f"{CPU} name=''", NO_CARDS, ["name= is empty"]),
     # model
     ("model.path=null model.gguf=null", NO_CARDS, ["model.path=FOLDER_OR_HUB_ID"]),
     ("model=tiny model.shape.hidden_size=null", NO_CARDS, ["model.shape.hidden_size (1 missing)"]),
@@ -56,6 +59,7 @@ PROBLEMS: list[tuple[str, Machine, list[str]]] = [
     # dataset
     (f"{CPU} dataset=hub", NO_CARDS, ["ORG/NAME"]),
     (f"{CPU} dataset=hub dataset.path=sample:sample.jsonl", NO_CARDS, ["shipped file", "dataset.kind=files"]),
+    (f"{CPU} dataset=hub dataset.path=a/b dataset.split=''", NO_CARDS, ["dataset.split is empty"]),
     (f"{CPU} dataset=hub dataset.path=a/b/c.jsonl", NO_CARDS, ["dataset.path=a/b/c.jsonl", "dataset.kind=files"]),
     (f"{CPU} dataset.path=sample:none.jsonl", NO_CARDS, ["sample:none.jsonl is not shipped"]),
     (f"{CPU} dataset.max_length=1", NO_CARDS, ["dataset.max_length=1"]),
@@ -146,6 +150,8 @@ PROBLEMS: list[tuple[str, Machine, list[str]]] = [
     ),
     (f"{CPU} train.scheduler=greedy train.scheduler_args.patince=2", NO_CARDS, ["Did you mean patience?"]),
     (f"{CPU} train.scheduler=warmup_stable_decay", NO_CARDS, ["needs +train.scheduler_args.num_decay_steps"]),
+    (f"{CPU} train.scheduler=cosine train.scheduler_args.num_cycles=x", NO_CARDS, ["num_cycles=x", "a number"]),
+    (f"{CPU} train.seed=99999999999", NO_CARDS, ["train.seed=99999999999 is too large"]),
     (f"{CPU} train.extra.neftune_noise_alpha=abc", NO_CARDS, ["neftune_noise_alpha", "abc", "a number or null"]),
     (f"{CPU} train.extra.dataloader_num_workers=1.5", NO_CARDS, ["dataloader_num_workers=1.5", "a whole number"]),
     (f"{CPU} train.extra.dataloader_num_workers=true", NO_CARDS, ["dataloader_num_workers=true", "a whole number"]),

@@ -92,7 +92,7 @@ def explain(error: BaseException) -> str:
     if sentence := own_files.broken(error):
         return sentence
     text = "\n".join(str(link) for link in links)
-    for reader in (own_files.explain, _several, _option, _bad_key, _bad_value, _group, _no_name):
+    for reader in (own_files.explain, _several, _deleted, _package, _option, _bad_key, _bad_value, _group, _no_name):
         sentence = reader(text)
         if sentence:
             return sentence
@@ -109,6 +109,9 @@ def _chain(error: BaseException | None) -> list[BaseException]:
 
 def _several(text: str) -> str | None:
     match = re.search(r"Ambiguous value for argument '([^'=]+)=([^']*)'", text)
+    range_ = re.search(r"Sweep parameters '(.*)' requires? --multirun", text)
+    if range_:
+        return f"{range_[1]} stands for several values: give one, or add -m to run each."
     if not match:
         return None
     key, values = match[1], match[2]
@@ -118,6 +121,21 @@ def _several(text: str) -> str | None:
         f"{key}={values} are several values: write {quoting.quoted(f'{key}={values}')} for one text, "
         f"'{key}=[{values}]' for a list, or add -m to run each."
     )
+
+
+def _deleted(text: str) -> str | None:
+    match = re.search(r"Could not delete (?:from config\.|config value.*?) '([^']+)'", text)
+    if match:
+        return unknown_key(match[1])
+    match = re.search(r"does not support deletion\s+full_key: (\S+)", text)
+    return f"{match[1]} cannot be taken away: give it another value." if match else None
+
+
+def _package(text: str) -> str | None:
+    match = re.search(r"Override (\S+) looks like a config group override|Could not override '(\w+@\S+)'\.", text)
+    if not match:
+        return None
+    return f"{match[1] or match[2]} has an @ in its key, which no key here has: write GROUP=OPTION or KEY=VALUE."
 
 
 def _option(text: str) -> str | None:
@@ -144,6 +162,10 @@ def _bad_value(text: str) -> str | None:
     key = re.search(r"full_key: (\S[^\n]*)", text)
     if not key:
         return None
+    if "is not Optional" in text:
+        return f"{key[1]}=null is not possible: give a value, or leave it out."
+    if "to Dict[" in text or "Cannot merge DictConfig with ListConfig" in text:
+        return f"{key[1]} takes a mapping: quote it as '{key[1]}={{KEY: VALUE}}'."
     if "is not in struct" in text:
         return f"{key[1]} is a key of your own, which is added and not changed: write +{key[1]}=VALUE."
     choice = re.search(r"Invalid value '([^']*)', expected one of \[([^\]]*)\]", text)

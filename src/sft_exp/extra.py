@@ -86,7 +86,8 @@ def _problem(key: str, value: Any) -> str | None:
     if key in MOVED and key not in fields():
         return f"train.extra.{key} is no field of SFTConfig; here it is {MOVED[key]}."
     if key not in fields():
-        return f"train.extra.{key} is no field of the installed SFTConfig.{closest(key, fields())}"
+        hint = closest(key, fields()) or " Leave it out, or take a name from TRL's documentation."
+        return f"train.extra.{key} is no field of the installed SFTConfig.{hint}"
     if wanted := installed.type_problem(fields()[key].annotation, value):
         return f"train.extra.{key}={json.dumps(value)} is not possible: it takes {wanted}."
     options = installed.choices(fields()[key])

@@ -71,19 +71,17 @@ def texts(node: ast.AST | None) -> list[str]:
     return [item.value for item in first if isinstance(item, ast.Constant) and isinstance(item.value, str)]
 
 
-def parameters(source: str, function: str, *, method: str | None = None) -> tuple[list[str], list[str]]:
-    """Parameters of a function, or of a class's method: all of them, and those without a default."""
+def parameters(source: str, function: str, *, method: str | None = None) -> tuple[dict[str, ast.arg], list[str]]:
+    """Parameters of a function, or of a class's method: all of them, and names of those without a default."""
     for node in tree(source).body:
-        if method and isinstance(node, ast.ClassDef) and node.name == function:
+        if isinstance(node, ast.ClassDef) and method and node.name == function:
             node = next(item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == method)
-        elif not isinstance(node, ast.FunctionDef) or node.name != function:
+        elif method or not isinstance(node, ast.FunctionDef) or node.name != function:
             continue
-        assert isinstance(node, ast.FunctionDef)
-        plain = [argument.arg for argument in node.args.args]
-        required = plain[: len(plain) - len(node.args.defaults)]
-        keyword = [argument.arg for argument in node.args.kwonlyargs]
-        return plain + keyword, required
-    return [], []
+        plain = node.args.args
+        required = [argument.arg for argument in plain[: len(plain) - len(node.args.defaults)]]
+        return {argument.arg: argument for argument in (*plain, *node.args.kwonlyargs)}, required
+    return {}, []
 
 
 def type_problem(annotation: ast.expr, value: Any) -> str | None:

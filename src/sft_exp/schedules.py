@@ -40,7 +40,10 @@ def problems(scheduler: str, arguments: dict[str, Any]) -> Iterator[str]:
         return
     known, required = parameters(scheduler)
     takes = f"it takes {', '.join(known)}" if known else "it takes none"
-    for name in arguments:
+    for name, value in arguments.items():
+        annotation = known[name].annotation if name in known else None
+        if annotation and (wanted := installed.type_problem(annotation, value)):
+            yield f"train.scheduler_args.{name}={value} is not possible: it takes {wanted}."
         if name not in known:
             yield (
                 f"train.scheduler_args.{name} is no argument of train.scheduler={scheduler}.{closest(name, known)} "
@@ -68,17 +71,17 @@ def optimizers() -> tuple[str, ...]:
     return tuple(installed.enum_values("transformers/training_args.py", "OptimizerNames").values())
 
 
-def parameters(scheduler: str) -> tuple[list[str], list[str]]:
+def parameters(scheduler: str) -> tuple[dict[str, ast.arg], list[str]]:
     """Arguments that a user may give to a schedule, and those of them that must be given."""
     if scheduler in NO_ARGUMENTS:
-        return [], []
+        return {}, []
     if scheduler == "reduce_lr_on_plateau":
-        return list(PLATEAU), []
+        return {name: ast.arg(name) for name in PLATEAU}, []
     if scheduler == "greedy":
         known, required = installed.parameters(SOURCE, "GreedyLR", method="__init__")
     else:
         known, required = installed.parameters(SOURCE, _function(scheduler))
-    return [name for name in known if name not in GIVEN], [name for name in required if name not in GIVEN]
+    return {name: known[name] for name in known if name not in GIVEN}, [name for name in required if name not in GIVEN]
 
 
 def _function(scheduler: str) -> str:

@@ -1,8 +1,10 @@
 """Words of the command line that Hydra's parser would answer with a page of usage."""
 
+import dataclasses
 import re
 from importlib import metadata
 
+from sft_exp import schema
 from sft_exp.errors import ConfigError
 from sft_exp.explain import MOVED
 from sft_exp.nearest import closest
@@ -20,6 +22,9 @@ WITH_VALUE = {
     "--experimental-rerun": "FILE",
 }  # fmt: skip
 """Flags that take a value -> what to write for it."""
+GROUPS = (*(field.name for field in dataclasses.fields(schema.Experiment) if field.default is dataclasses.MISSING),
+          "experiment", "sweep")  # fmt: skip
+"""Keys whose values are names of options."""
 CFG = ("job", "hydra", "all")
 
 
@@ -33,6 +38,8 @@ def arranged(words: list[str], commands: list[str]) -> list[str]:
         name, given, value = word.partition("=")
         if not word.startswith("-"):
             overrides.append(word)
+        elif name == "--experimental-rerun":  # Hydra would then read nothing else
+            raise ConfigError(f"{name} is not possible here: use resume=RUN_FOLDER.")
         elif name not in FLAGS:
             raise ConfigError(_unknown_flag(name, value if given else next(iter(rest), "")))
         else:
@@ -42,8 +49,13 @@ def arranged(words: list[str], commands: list[str]) -> list[str]:
             elif name in ("--info", "-i") and rest and not re.search(r"[=-]", rest[0]):
                 flags.append(rest.pop(0))
     for number, word in enumerate(overrides):
-        if "=" not in word and not word.startswith("~"):
+        if ("=" not in word and not word.startswith("~")) or not word.partition("=")[0].strip("+~ "):
             raise ConfigError(_no_override(word, overrides[number - 1] if number else "", commands))
+        if match := re.fullmatch(rf"[+]*({'|'.join(GROUPS)})=(\[.*|\s*)", word, re.DOTALL):
+            group = match[1]
+            raise ConfigError(
+                f"{word} chooses no option: write {group}=NAME, or {group}=NAME,NAME with -m to run each."
+            )
     return flags + overrides
 
 
@@ -71,6 +83,8 @@ def _unknown_flag(name: str, value: str) -> str:
 
 
 def _no_override(word: str, before: str, commands: list[str]) -> str:
+    if not word.strip() or "=" in word:
+        return f"'{word}' is no override: write KEY=VALUE, such as train.learning_rate=1e-4."
     if word in commands:
         return f"the command comes first: write python -m sft_exp {word} ..., with the overrides after it."
     if before:

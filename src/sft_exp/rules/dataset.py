@@ -87,6 +87,8 @@ def _hub(option: str, part: Part, *, streaming: bool) -> Iterator[str]:
             f"{option}.path={part.path} is no folder and cannot be an id of the hub: give ORG/NAME, or use "
             f"{option}.kind=files for files on disk."
         )
+    if not part.split.strip():
+        yield f"{option}.split is empty: name a split such as train."
     if streaming and not re.fullmatch(r"[\w.-]+", part.split):
         yield f"{option}.split={part.split} cannot be streamed: name a whole split and set {option}.limit."
 

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from sft_exp import batch, extra, schedules
 from sft_exp.schema import Experiment
 
+LARGEST_SEED = 2**32 - 1
+"""What numpy takes."""
+
 
 def problems(experiment: Experiment) -> Iterator[str]:
     """One sentence for each number that does not fit."""
@@ -36,6 +39,8 @@ def problems(experiment: Experiment) -> Iterator[str]:
     yield from schedules.problems(train.scheduler, train.scheduler_args)
     if sentence := schedules.optimizer_problem(train.optimizer):
         yield sentence
+    if train.seed > LARGEST_SEED:
+        yield f"train.seed={train.seed} is too large: use {LARGEST_SEED} or less."
     if experiment.dataset.streaming and train.max_steps is None:
         yield "dataset.streaming=true has no known number of rows: set train.max_steps."
     if experiment.dataset.streaming and train.packing:
