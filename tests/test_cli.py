@@ -4,6 +4,8 @@ Refusals run through `cli.main` in this process, a few also as the command a use
 """
 
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import sft_exp
-from sft_exp import cli, schema
+from sft_exp import cli, schema, words
 from sft_exp.errors import ConfigError
 
 SOURCE = Path(sft_exp.__file__).resolve().parents[1]
@@ -45,7 +47,37 @@ CASES = {
     "name used elsewhere": ("train.warmup_ratio=0.1", ["train.warmup_ratio", "train.warmup "]),
     "not a command": ("tarin model=tiny", ["'tarin'", "train, plan, data, doctor, ui"]),
     "group without an option": ("model=null", ["GROUP=OPTION", "NoneType"]),
-    "comma without -m": ("train.seed=1,2", ["train.seed"]),
+    "comma without -m": ("train.seed=1,2", ["train.seed=1,2", "'train.seed=\"1,2\"'", "add -m"]),
+    "options without -m": ("plan model=tiny,qwen0.5b", ["model=tiny,qwen0.5b", "choose one", "add -m"]),
+    "flag of another tool": ("plan model=tiny --max_seq_length 8", ["--max_seq_length", "dataset.max_length"]),
+    "short flag of another tool": ("model=tiny -lr 8", ["-lr", "train.learning_rate"]),
+    "flag with an equal sign": ("model=tiny --lora-rank=8", ["--lora-rank", "adapter.r"]),
+    "misspelt flag": ("--multrun model=tiny", ["--multrun", "--multirun"]),
+    "flag without its value": ("plan --config-dir", ["--config-dir takes a value", "--config-dir FOLDER"]),
+    "flag in place of a value": ("plan --config-dir --resolve", ["--config-dir takes a value"]),
+    "flag with another value": ("--cfg jobs", ["--cfg jobs", "--cfg job"]),
+    "folder that is not there": ("--config-dir=nowhere model=tiny", ["--config-dir=", "nowhere is not a folder"]),
+    "command at the end": ("model=tiny plan", ["the command comes first", "python -m sft_exp plan"]),
+    "word without an equal sign": ("plan train.seed", ["train.seed is no override", "KEY=VALUE"]),
+    "text cut in two": ("plan dataset.path=行 1.jsonl", ["1.jsonl", "'dataset.path=\"行 1.jsonl\"'"]),
+    "text of other letters": ("plan name=中文", ["name=中文", "'name=\"中文\"'"]),
+    "text with brackets": ("plan dataset.path=a(1).jsonl", ["'dataset.path=\"a(1).jsonl\"'"]),
+    "list of other letters": ("train.sample_prompts=[什么,b]", ['\'train.sample_prompts=["什么","b"]\'']),
+    "attention that is not there": ("model=tiny hw=cpu hw.attention=[flash]", ["hw.attention=['flash']", "sdpa"]),
+    "list of options": ("plan zero=[0,1]", ["zero=[0,1] chooses no option", "zero=NAME,NAME with -m"]),
+    "no option": ("plan model=", ["model= chooses no option"]),
+    "no key": ("plan =3", ["'=3' is no override"]),
+    "range without -m": ("plan train.seed=range(1,3)", ["train.seed=range(1,3)", "add -m"]),
+    "null for a number": ("plan train.seed=null", ["train.seed=null is not possible"]),
+    "number for a mapping": ("plan train.extra=3", ["train.extra takes a mapping"]),
+    "list for a mapping": ("plan dataset.columns=[a]", ["dataset.columns takes a mapping"]),
+    "key taken away": ("plan ~train.seed", ["train.seed cannot be taken away"]),
+    "unknown key taken away": ("plan ~train.sed", ["there is no train.sed", "train.seed"]),
+    "key with an @": ("plan +tracking.tags.a@b=1", ["+tracking.tags.a@b=1 has an @"]),
+    "group with an @": ("plan model@x=tiny", ["model@x has an @"]),
+    "other run again": ("--experimental-rerun x", ["resume=RUN_FOLDER"]),
+    "option added twice": ("plan +model=tiny", ["model is chosen already", "without a +"]),
+    "plan of a run that is not there": ("plan resume=nowhere", ["resume=nowhere is no run folder"]),
     "interpolation": ("name=${nope}", ["nope"]),
     "field that a part does not have": ("+dataset.mixture.a.pth=x", ["dataset.mixture.a.pth"]),
     "text for a part's number": ("+dataset.mixture.a.weight=many", ["dataset.mixture.a.weight=many", "number"]),
@@ -140,12 +172,38 @@ def test_all_problems_at_once(refuse: Refuse) -> None:
         ("# @package _global_\ntrain:\n  lrr: 1\n", ["train.lrr", "mine", "Did you mean"]),
         ("# @package _global_\ntrain:\n  learning_rate: fast\n", ["train.learning_rate=fast", "number"]),
         ("# @package _global_\ntrain:\n  precision: bf17\n", ["train.precision=bf17"]),
-        ("# @package _global_\ntrain: [1\n", ["mine.yaml"]),
+        ("# @package _global_\ntrain: [1\n", ["mine.yaml, line 3", "is no YAML", "brackets"]),
+        ("# @package _global_\ntrain:\n\tseed: 1\n", ["mine.yaml, line 3", "is no YAML", "tabs"]),
+        ("# @package _global_\nname: a\nname: b\n", ["mine.yaml, line 3", "second time"]),
         ("# @package _global_\ndefaults:\n  - override /zero: 2\n", ['zero: "2"']),
         ("# @package _global_\ndefaults:\n  - override /model: qwen05b\n", ["model=qwen05b", "qwen0.5b"]),
-        ("train:\n  seed: 1\n", ["experiment/mine.yaml"]),
+        ("train:\n  seed: 1\n", ["experiment/mine.yaml", "# @package _global_"]),
+        ("defaults:\n  - override /model: tiny\n", ["experiment/mine.yaml", "# @package _global_"]),
+        ("# @package _global_\ndefaults:\n  - /model: tiny\n", ["model is chosen already", "override /model: tiny"]),
+        ("# @package _global_\ndefaults:\n  - override /modle: tiny\n", ["modle", "experiment/mine.yaml", "model?"]),
+        ("# @package _global_\ndefaults:\n  - frist_sft\n", ["experiment/mine.yaml", "Did you mean first_sft?"]),
+        ("# @package _global_\n- a\n", ["experiment/mine.yaml holds a list"]),
+        ("# @package _global_\ntrain:\n  - a\n", ["experiment/mine.yaml holds a list", "train"]),
+        ("# @package _global_\n", ["experiment/mine.yaml is empty"]),
     ],
-    ids=["key", "value", "choice", "syntax", "bare stage", "option", "no package line"],
+    ids=[
+        "key",
+        "value",
+        "choice",
+        "syntax",
+        "tab",
+        "key twice",
+        "bare stage",
+        "option",
+        "no package line",
+        "no package line above defaults",
+        "no override",
+        "group",
+        "experiment",
+        "list",
+        "list in a group",
+        "empty",
+    ],
 )
 def test_mistake_in_a_file_of_the_user(refuse: Refuse, tmp_path: Path, text: str, words: list[str]) -> None:
     folder = tmp_path / "mine" / "experiment"
@@ -153,6 +211,54 @@ def test_mistake_in_a_file_of_the_user(refuse: Refuse, tmp_path: Path, text: str
     (folder / "mine.yaml").write_text(text)
     [line] = refuse(f"--config-dir={folder.parent}", "experiment=mine")
     assert all(word in line for word in words), line
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ["mine.yaml is empty"]),
+        ("# a comment\n", ["mine.yaml is empty"]),
+        ("- a\n", ["model/mine.yaml holds a list", "NAME: VALUE"]),
+        ("shape: 3\n", ["model/mine.yaml holds a single value", "shape"]),
+        ("defaults:\n  - tinny\nname: x\n", ["model/mine.yaml starts from model=tinny", "Did you mean tiny?"]),
+        ("defaults:\n  - modl: tiny\nname: x\n", ["model/mine.yaml", "override /GROUP: NAME"]),
+        ("defaults: tiny\n", ["model/mine.yaml", "no list"]),
+        ("defaults:\n  - 3\n", ["no list of names"]),
+        ("name: \xff\n", ["UTF-8"]),
+    ],
+    ids=["empty", "comment", "list", "value", "base", "other group", "one default", "number", "encoding"],
+)
+def test_mistake_in_an_option_of_the_user(refuse: Refuse, tmp_path: Path, text: str, words: list[str]) -> None:
+    folder = tmp_path / "mine" / "model"
+    folder.mkdir(parents=True)
+    (folder / "mine.yaml").write_bytes(text.encode("latin-1"))
+    [line] = refuse("plan", f"--config-dir={folder.parent}", "model=mine")
+    assert all(word in line for word in words), line
+
+
+@pytest.mark.parametrize("typed", ["name=中文 name", "name=a=b", "name=it's", "name='x", 'name=a"b(c', "name=a(b\\"])
+def test_the_quoting_that_is_told_works(refuse: Refuse, monkeypatch: pytest.MonkeyPatch, typed: str) -> None:
+    [line] = refuse("plan", typed)
+    told = line.partition("so write ")[2].rstrip(".")
+    [word] = shlex.split(told)
+    monkeypatch.setattr(sys, "argv", ["sft_exp", word])
+    [request], _ = cli.compose([word])
+    assert request.experiment.name == typed.partition("=")[2]
+
+
+def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["sft_exp", "--version"])
+    cli.main()
+    assert re.fullmatch(r"sft_exp (\d+\.\d+\.\d+\S*|\(not installed\))\n", capsys.readouterr().out)
+
+
+def test_flags_are_those_of_hydra() -> None:
+    from hydra._internal.utils import get_args_parser
+
+    actions = get_args_parser()._actions
+    assert set(words.FLAGS) == {flag for action in actions for flag in action.option_strings}
+    with_value = {flag for action in actions if action.nargs is None for flag in action.option_strings}
+    assert words.WITH_VALUE.keys() == with_value
 
 
 def test_files_of_the_user_are_used(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,6 +371,12 @@ def test_mistake_as_typed(here: Path, typed: str, word: str) -> None:
     assert line.startswith("sft_exp: ")
     assert word in line
     assert list(here.iterdir()) == []
+
+
+def test_flags_may_stand_anywhere() -> None:
+    typed = ["model=tiny", "--config-dir", "mine", "train.seed=1"]
+    assert cli.read_arguments(typed) == ("train", ["--config-dir", "mine", "model=tiny", "train.seed=1"])
+    assert cli.read_arguments(["~name", "--info", "defaults"]) == ("train", ["--info", "defaults", "~name"])
 
 
 def test_multirun_flag_may_stand_anywhere() -> None:

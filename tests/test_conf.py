@@ -15,7 +15,7 @@ import pytest
 from composing import GROUPS, Compose, options
 from sft_exp import cli, extra, schema
 from sft_exp.request import to_plain
-from sft_exp.rules.train import SCHEDULERS
+from sft_exp.schedules import SCHEDULERS
 
 GOLDEN = Path(__file__).parent / "golden"
 FIELDS = {field.name for field in dataclasses.fields(schema.Experiment)}
@@ -108,6 +108,6 @@ def test_schedules_are_those_of_transformers() -> None:
 def test_extra_knows_the_fields_of_sft_config() -> None:
     from trl import SFTConfig
 
-    assert extra.fields() == {field.name for field in dataclasses.fields(SFTConfig) if field.init}
+    assert extra.fields().keys() == {field.name for field in dataclasses.fields(SFTConfig) if field.init}
     # What a run sets itself exists there, so that a rename in TRL is noticed.
-    assert extra.fields() >= extra.OWNED.keys()
+    assert extra.fields().keys() >= extra.OWNED.keys()

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sft_exp import cli
+from composing import Compose
+from sft_exp import cli, rundir
 from sft_exp.errors import ConfigError
 
 
@@ -111,3 +112,18 @@ def test_secrets_are_not_shown(here: Path, monkeypatch: pytest.MonkeyPatch, caps
 def test_mistakes_are_refused(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ConfigError, match=r"train\.global_batch=7"):
         plan("hw=4090x4", "train.global_batch=7", monkeypatch=monkeypatch, capsys=capsys)
+
+
+def test_a_resumed_run_is_what_its_folder_says(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], compose: Compose
+) -> None:
+    """With what may change, and without anything else."""
+    request = compose("model=tiny", "hw=cpu", "train.max_steps=3", "train.seed=5")
+    request.folder = str(here / "run")
+    rundir.create(request)
+    text = plan("resume=run", "train.max_steps=7", monkeypatch=monkeypatch, capsys=capsys)
+    assert re.search(r"train.seed +5 ", text)
+    assert "7 steps, 112 conversations" in text
+    assert re.search(r"model.name +\"tiny\"", text)
+    with pytest.raises(ConfigError, match=r"train\.seed cannot change when a run is resumed"):
+        plan("resume=run", "train.seed=6", monkeypatch=monkeypatch, capsys=capsys)

@@ -7,10 +7,9 @@ from transformers import BitsAndBytesConfig, PreTrainedModel
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.pytorch_utils import Conv1D
 
+from sft_exp import targets
 from sft_exp.errors import ConfigError
 from sft_exp.schema import Adapter, AdapterKind
-
-ALL_LINEAR = "all-linear"
 
 
 def quantization(adapter: Adapter, compute_dtype: str) -> BitsAndBytesConfig | None:
@@ -62,15 +61,11 @@ def _is_linear(module: nn.Module) -> bool:
 
 
 def _targets(adapter: Adapter, model: PreTrainedModel) -> str | list[str]:
-    names = [name.strip() for name in (adapter.target_modules or ALL_LINEAR).split(",") if name.strip()]
-    if names == [ALL_LINEAR]:
-        return ALL_LINEAR
-    known = linear_names(model)
-    if wrong := [name for name in names if name not in known]:
-        raise ConfigError(
-            f"adapter.target_modules={adapter.target_modules}: {', '.join(wrong)} is no linear layer of this model: "
-            f"use {ALL_LINEAR} or some of {', '.join(known)}."
-        )
+    names = targets.names(adapter)
+    if names == [targets.ALL_LINEAR]:
+        return targets.ALL_LINEAR
+    if sentence := targets.problem(adapter, linear_names(model)):
+        raise ConfigError(sentence)
     return names
 
 

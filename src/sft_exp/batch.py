@@ -40,9 +40,11 @@ def problem(global_batch: int, micro_batch: int | None, processes: int) -> str |
     unit = (micro_batch or 1) * processes
     if micro_batch is not None and micro_batch < 1:
         return f"train.micro_batch={micro_batch} must be at least 1."
-    if global_batch >= 1 and global_batch % unit == 0:
+    if global_batch < 1:
+        return f"train.global_batch={global_batch} must be at least 1: use {unit} or a multiple of it."
+    if global_batch % unit == 0:
         return None
-    below, above = global_batch // unit * unit, -(-max(global_batch, 1) // unit) * unit
+    below, above = global_batch // unit * unit, -(-global_batch // unit) * unit
     values = " or ".join(str(value) for value in sorted({below, above}) if value > 0)
     by = f"{processes} processes" + (f" x train.micro_batch={micro_batch}" if micro_batch else "")
     return f"train.global_batch={global_batch} does not divide by {by} = {unit}: use {values}."

@@ -7,7 +7,20 @@ from dataclasses import dataclass
 
 from sft_exp.errors import ConfigError
 from sft_exp.machine import Machine
-from sft_exp.rules import adapter, dataset, hw, machine, memory, model, precision, tracking, train, warnings, zero
+from sft_exp.rules import (
+    adapter,
+    blank,
+    dataset,
+    hw,
+    machine,
+    memory,
+    model,
+    precision,
+    tracking,
+    train,
+    warnings,
+    zero,
+)
 from sft_exp.schema import Experiment
 
 
@@ -21,7 +34,7 @@ class Findings:
 
 def check(experiment: Experiment, found: Machine, *, plan: bool = False) -> Findings:
     """Every problem and warning of a resolved experiment; `plan` leaves out what concerns only this machine."""
-    rules = (model, dataset, adapter, zero, hw, precision, train, tracking)
+    rules = (blank, model, dataset, adapter, zero, hw, precision, train, tracking)
     problems = [sentence for rule in rules for sentence in rule.problems(experiment)]
     if not plan:
         problems += machine.problems(experiment, found)

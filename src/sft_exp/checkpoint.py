@@ -6,6 +6,7 @@ Importing this module, `weights_problem` and `looks_local` need the standard lib
 import hashlib
 import importlib.util
 import os
+import re
 from pathlib import Path
 
 from sft_exp import staging
@@ -13,6 +14,19 @@ from sft_exp.errors import ConfigError
 from sft_exp.schema import Model, Weights
 
 WEIGHT_PATTERNS = ("*.safetensors", "pytorch_model*.bin", "*.index.json")
+TOKENIZER_PATTERNS = (
+    "tokenizer*",
+    "*.jinja",
+    "vocab.*",
+    "merges.txt",
+    "*tokens*.json",
+    "config.json",
+    "*.model",
+    "*.py",
+)
+SHIPPED_TOKENIZER = Path(__file__).parent / "assets" / "tokenizer"
+HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+"""What the hub accepts as ORG/NAME."""
 
 
 def resolve(model: Model) -> str:
@@ -44,6 +58,39 @@ def weights_problem(model: Model) -> str | None:
     return None
 
 
+def name_problem(model: Model) -> str | None:
+    """One sentence on a `model.path` that is neither a folder nor possible on the hub."""
+    path = model.path
+    if not path or model.weights is Weights.random or looks_local(path) or HUB_ID.fullmatch(path):
+        return None
+    return f"model.path={path} is no folder and cannot be an id of the hub: give a folder that is there, or ORG/NAME."
+
+
+def tokenizer_problem(model: Model) -> str | None:
+    """One sentence on a `model.tokenizer` that cannot be loaded from disk; None if it can, or is on the hub."""
+    name = model.tokenizer
+    hint = "give a folder with tokenizer.json, or a hub id"
+    if name is None or (not looks_local(name) and HUB_ID.fullmatch(name)):
+        return None
+    folder = Path(name).expanduser()
+    if not name or not folder.is_dir():
+        return f"model.tokenizer={name} is not a folder: {hint}."
+    if not any(next(folder.glob(pattern), None) for pattern in ("tokenizer*", "vocab.*", "*.model")):
+        return f"model.tokenizer={name} has no tokenizer files: {hint}."
+    return None
+
+
+def gguf_problem(model: Model) -> str | None:
+    """One sentence on a `model.gguf` that is not there."""
+    if model.gguf is None or model.path or model.weights is Weights.random:
+        return None
+    try:
+        gguf_file(model.gguf)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
 def not_loadable(what: str, name: str, error: Exception) -> ConfigError:
     """The one sentence for a folder or hub id that cannot be loaded; `what` is such as 'tokenizer'."""
     reason = str(error).strip().split("\n")[0].rstrip(".")
@@ -59,17 +106,18 @@ def not_loadable(what: str, name: str, error: Exception) -> ConfigError:
 
 def _converted(name: str) -> Path:
     """Folder with the GGUF file's weights as safetensors; the file's content is part of the folder's name."""
-    source = _gguf_file(name)
+    source = gguf_file(name)
     with source.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     target = cache_folder() / "models" / f"{source.stem}-{digest[:12]}"
     return staging.built(target, lambda folder: _convert(source, folder))
 
 
-def _gguf_file(name: str) -> Path:
+def gguf_file(name: str) -> Path:
+    """The file that `model.gguf` names. Raises ConfigError if the package or the file is not there."""
     package, _, file = name.partition("/")
-    if not file:
-        raise ConfigError(f"model.gguf={name} names no file: write it as python_package/file.gguf.")
+    if not file or not package.isidentifier():
+        raise ConfigError(f"model.gguf={name} names no file of a package: write it as python_package/file.gguf.")
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         command = f"pip install {package.replace('_', '-')}"

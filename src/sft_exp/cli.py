@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from sft_exp import data, data_rows, explain, plan, plan_table, profiles, run, schema, sweep, ui
+from sft_exp import data, data_rows, explain, own_files, plan, plan_table, profiles, run, schema, sweep, ui, words
 from sft_exp.doctor import command as doctor
 from sft_exp.errors import ConfigError, SftExpError, report
 from sft_exp.request import Request, flatten
@@ -54,7 +54,7 @@ def nest_part(argument: str) -> str:
 def read_arguments(argv: list[str]) -> tuple[str, list[str]]:
     """Command and Hydra arguments; a command line without overrides is the demo."""
     command = "train"
-    if argv and not argv[0].startswith("-") and "=" not in argv[0]:
+    if argv and not argv[0].startswith(("-", "~")) and "=" not in argv[0]:
         command, argv = argv[0], argv[1:]
         if command not in COMMANDS:
             raise ConfigError(unknown_command(command))
@@ -62,10 +62,7 @@ def read_arguments(argv: list[str]) -> tuple[str, list[str]]:
         argv = [word for word in argv if word != doctor.JSON]
     elif command != "ui" and not argv:
         argv = ["experiment=demo"]
-    # Python's argument parser wants all overrides on one side of a flag.
-    flags = [word for word in argv if word in ("-m", "--multirun")]
-    words = [nest_part(quote_zero(word)) for word in argv if word not in flags]
-    return command, flags + words
+    return command, [nest_part(quote_zero(word)) for word in words.arranged(argv, list(COMMANDS))]
 
 
 def unknown_command(word: str) -> str:
@@ -91,11 +88,15 @@ def to_request(config: DictConfig, argv: list[str]) -> Request:
     experiment = OmegaConf.to_object(config)
     assert isinstance(experiment, schema.Experiment)
     settings = HydraConfig.get()
+    choices = {str(group): option for group, option in settings.runtime.choices.items() if option}
+    sources = [source.path for source in settings.runtime.config_sources if source.schema == "file"]
+    if problems := list(own_files.empty(choices, sources, conf_dir())):
+        raise ConfigError(*problems)
     return Request(
         experiment=experiment,
         overrides=list(settings.overrides.task),
-        choices={str(group): option for group, option in settings.runtime.choices.items() if option},
-        sources=[source.path for source in settings.runtime.config_sources if source.schema == "file"],
+        choices=choices,
+        sources=sources,
         argv=argv,
     )
 
@@ -154,6 +155,9 @@ def start(argv: list[str]) -> None:
     """Run one command line."""
     if argv[:2] == ["data", "rows"]:  # about a run that is there: nothing to compose
         data_rows.show(argv[2:])
+        return
+    if "--version" in argv:
+        print(words.version())
         return
     command, sys.argv[1:] = read_arguments(argv)
     requests, sweep_folder = compose(argv)

@@ -2,9 +2,9 @@
 
 import difflib
 import re
-from collections.abc import Iterable
 
-from sft_exp import schema
+from sft_exp import own_files, quoting, schema
+from sft_exp.nearest import closest
 from sft_exp.request import flatten, to_plain
 
 MOVED = {
@@ -49,12 +49,6 @@ MOVED = {
 """Names that other tools or older releases use -> where the same thing is set here."""
 
 
-def closest(word: str, known: Iterable[str]) -> str:
-    """` Did you mean X?` for the nearest known word, else nothing."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.55)
-    return f" Did you mean {near[0]}?" if near else ""
-
-
 def known_keys() -> list[str]:
     """Every dotted key of the schema."""
     return list(flatten(to_plain(schema.Experiment())))
@@ -94,9 +88,11 @@ def explain(error: BaseException) -> str:
     links = _chain(error)
     typed = next((getattr(link, "override", None) for link in links), None)  # of Hydra's OverrideParseException
     if typed:
-        return f"cannot read {typed}: write KEY=VALUE, with quotes around values that hold blanks, commas or brackets."
+        return quoting.unreadable(typed)
+    if sentence := own_files.broken(error):
+        return sentence
     text = "\n".join(str(link) for link in links)
-    for reader in (_option, _bad_key, _bad_value, _group, _no_name):
+    for reader in (own_files.explain, _several, _deleted, _package, _option, _bad_key, _bad_value, _group, _no_name):
         sentence = reader(text)
         if sentence:
             return sentence
@@ -109,6 +105,37 @@ def _chain(error: BaseException | None) -> list[BaseException]:
         links.append(error)
         error = error.__cause__ or error.__context__
     return links
+
+
+def _several(text: str) -> str | None:
+    match = re.search(r"Ambiguous value for argument '([^'=]+)=([^']*)'", text)
+    range_ = re.search(r"Sweep parameters '(.*)' requires? --multirun", text)
+    if range_:
+        return f"{range_[1]} stands for several values: give one, or add -m to run each."
+    if not match:
+        return None
+    key, values = match[1], match[2]
+    if "." not in key:
+        return f"{key}={values} names several options: choose one, or add -m to run each."
+    return (
+        f"{key}={values} are several values: write {quoting.quoted(f'{key}={values}')} for one text, "
+        f"'{key}=[{values}]' for a list, or add -m to run each."
+    )
+
+
+def _deleted(text: str) -> str | None:
+    match = re.search(r"Could not delete (?:from config\.|config value.*?) '([^']+)'", text)
+    if match:
+        return unknown_key(match[1])
+    match = re.search(r"does not support deletion\s+full_key: (\S+)", text)
+    return f"{match[1]} cannot be taken away: give it another value." if match else None
+
+
+def _package(text: str) -> str | None:
+    match = re.search(r"Override (\S+) looks like a config group override|Could not override '(\w+@\S+)'\.", text)
+    if not match:
+        return None
+    return f"{match[1] or match[2]} has an @ in its key, which no key here has: write GROUP=OPTION or KEY=VALUE."
 
 
 def _option(text: str) -> str | None:
@@ -125,16 +152,20 @@ def _bad_key(text: str) -> str | None:
     match = re.search(r"Key '([^']+)' (?:is )?not in '(\w+)'", text)
     if not match:
         return None
-    full = re.search(r"full_key: (\S+)", text)
+    full = re.search(r"full_key: (\S[^\n]*)", text)
     file = re.search(r"In '([^']+)': \w*(?:Validation error|ConfigKeyError|Config\w*Error)", text)
     where = f" (in {file[1]}.yaml)" if file else ""
     return unknown_key(full[1] if full else match[1], where)
 
 
 def _bad_value(text: str) -> str | None:
-    key = re.search(r"full_key: (\S+)", text)
+    key = re.search(r"full_key: (\S[^\n]*)", text)
     if not key:
         return None
+    if "is not Optional" in text:
+        return f"{key[1]}=null is not possible: give a value, or leave it out."
+    if "to Dict[" in text or "Cannot merge DictConfig with ListConfig" in text:
+        return f"{key[1]} takes a mapping: quote it as '{key[1]}={{KEY: VALUE}}'."
     if "is not in struct" in text:
         return f"{key[1]} is a key of your own, which is added and not changed: write +{key[1]}=VALUE."
     choice = re.search(r"Invalid value '([^']*)', expected one of \[([^\]]*)\]", text)
@@ -166,7 +197,8 @@ def _kind(name: str) -> str:
 def _group(text: str) -> str | None:
     match = re.search(r"Could not override '([^']+)'", text)
     if match:
-        return unknown_key(match[1].partition("@")[0])
+        file = re.search(r"In '([^']+)': Could not override", text)
+        return unknown_key(match[1].partition("@")[0], f" (in {file[1]}.yaml)" if file else "")
     append = re.search(r"Could not append to config\. An item is already at '([^']+)'", text)
     if append:
         return f"{append[1]} is there already: write it without the +."

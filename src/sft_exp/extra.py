@@ -2,14 +2,15 @@
 
 import ast
 import functools
-import importlib.util
-from pathlib import Path
+import json
 from typing import Any
 
-from sft_exp.explain import MOVED, closest
+from sft_exp import installed
+from sft_exp.explain import MOVED
+from sft_exp.nearest import closest
 
-SOURCES = ("trl/trainer/sft_config.py", "trl/trainer/base_config.py", "transformers/training_args.py")
-"""The dataclasses that SFTConfig is made of. Parsing them takes 0.2 s, importing them ten seconds."""
+SOURCES = ("transformers/training_args.py", "trl/trainer/base_config.py", "trl/trainer/sft_config.py")
+"""Files of the dataclasses that SFTConfig is made of, the later ones over the earlier."""
 
 OWNED = {
     "output_dir": "outputs",
@@ -46,6 +47,7 @@ OWNED = {
     "metric_for_best_model": "train.load_best",
     "greater_is_better": "train.load_best",
     "use_cpu": "hw.device",
+    "local_rank": "nothing: the launcher sets it",
     "ddp_backend": "hw.device",
     "deepspeed": "zero",
     "report_to": "tracking",
@@ -65,35 +67,30 @@ OWNED = {
 
 
 @functools.cache
-def fields() -> frozenset[str]:
-    """Names of SFTConfig's fields in the installed TRL and transformers."""
-    names: set[str] = set()
+def fields() -> dict[str, ast.AnnAssign]:
+    """SFTConfig's fields in the installed TRL and transformers."""
+    found: dict[str, ast.AnnAssign] = {}
     for source in SOURCES:
-        package, _, file = source.partition("/")
-        spec = importlib.util.find_spec(package)
-        if spec is None or spec.origin is None:
-            continue
-        tree = ast.parse((Path(spec.origin).parent / file).read_text(encoding="utf-8"))
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef) and node.name in ("SFTConfig", "_BaseConfig", "TrainingArguments"):
-                names.update(
-                    item.target.id
-                    for item in node.body
-                    if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
-                )
-    return frozenset(names)
+        found |= installed.annotations(source, "SFTConfig", "_BaseConfig", "TrainingArguments")
+    return found
 
 
 def problems(extra: dict[str, Any]) -> list[str]:
-    """One sentence for each key that is owned, renamed or unknown."""
-    return [sentence for key in extra if (sentence := _problem(key))]
+    """One sentence for each key that is owned, renamed or unknown, and for each value of another type."""
+    return [sentence for key, value in extra.items() if (sentence := _problem(key, value))]
 
 
-def _problem(key: str) -> str | None:
+def _problem(key: str, value: Any) -> str | None:
     if key in OWNED:
         return f"train.extra.{key} is set elsewhere here: {OWNED[key]}."
     if key in MOVED and key not in fields():
         return f"train.extra.{key} is no field of SFTConfig; here it is {MOVED[key]}."
     if key not in fields():
-        return f"train.extra.{key} is no field of the installed SFTConfig.{closest(key, fields())}"
+        hint = closest(key, fields()) or " Leave it out, or take a name from TRL's documentation."
+        return f"train.extra.{key} is no field of the installed SFTConfig.{hint}"
+    if wanted := installed.type_problem(fields()[key].annotation, value):
+        return f"train.extra.{key}={json.dumps(value)} is not possible: it takes {wanted}."
+    options = installed.choices(fields()[key])
+    if options and isinstance(value, str) and value not in options:
+        return f"train.extra.{key}={value} is not possible.{closest(value, options)} Choices: {', '.join(options)}."
     return None

@@ -11,6 +11,9 @@ BF16_CAPABILITY = 8.0
 FLASH_CAPABILITY = 8.0
 """First compute capability that FlashAttention 2 runs on."""
 
+KNOWN = {kind.value for kind in Attention if kind is not Attention.auto}
+"""What `hw.attention` may hold; other names are left for `check` to refuse."""
+
 
 def resolve(hw: Hw, machine: Machine, global_batch: int) -> Hw:
     """Profile without `auto` and null; what cannot be had is left for `check` to refuse."""
@@ -68,7 +71,7 @@ def attention(model: Model, hw: Hw, precision: Precision) -> Attention:
     """First implementation of the profile's list that can run here, unless one is asked for."""
     if model.attention is not Attention.auto:
         return model.attention
-    for name in hw.attention:
+    for name in (name for name in hw.attention if name in KNOWN):
         if name != "flash_attention_2" or flash_problem(hw, precision) is None:
             return Attention(name)
     return Attention.sdpa

@@ -10,8 +10,9 @@ from transformers import (
 
 from sft_exp.checkpoint import not_loadable, resolve, weights_problem
 from sft_exp.errors import ConfigError
-from sft_exp.random_weights import ROW_MULTIPLE, random_model, whole
+from sft_exp.random_weights import random_model, whole
 from sft_exp.schema import Model, Weights
+from sft_exp.sizes import ROW_MULTIPLE
 
 NOISE = 0.1
 """Spread of a new row around the mean of its pieces, as a share of the pieces' own spread."""

@@ -10,11 +10,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig, P
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 
 from sft_exp.errors import ConfigError
+from sft_exp.rules.model import UNQUANTIZABLE
 from sft_exp.schema import Model
+from sft_exp.sizes import vocabulary_problem
 from sft_exp.tokenizer import load_tokenizer
-
-ROW_MULTIPLE = 64
-"""Matrix products over the vocabulary are slow for odd sizes; checkpoints of this family have multiples of 64."""
 
 
 def random_model(
@@ -56,7 +55,7 @@ def _quantized(
 ) -> PreTrainedModel:
     """Only loading quantises, so the drawn weights are loaded as a checkpoint in memory."""
     if is_deepspeed_zero3_enabled():
-        raise ConfigError("model.weights=random with adapter=qlora cannot be built under zero=3: use zero=2 or lora.")
+        raise ConfigError(UNQUANTIZABLE)
     drawn = random_model(model, dtype=dtype, attention=attention, seed=seed, quantization=None)
     quantized = type(drawn).from_pretrained(
         None,
@@ -78,10 +77,7 @@ def _config(model: Model) -> PretrainedConfig:
     published = max(tokenizer.get_vocab().values()) + 1
     # Rows for configured tokens are added by `add_token_rows`, but the tokenizer's own must fit.
     if shape["vocab_size"] < published - len(model.special_tokens):
-        raise ConfigError(
-            f"model.shape.vocab_size={shape['vocab_size']} is less than the tokenizer's {published} tokens: "
-            f"set it to {_rounded(published)}, or set model.tokenizer to a smaller one."
-        )
+        raise ConfigError(vocabulary_problem(shape["vocab_size"], published))
     ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
     return AutoConfig.for_model(shape.pop("model_type"), **shape, **ids)
 
@@ -96,7 +92,3 @@ def whole(weight: torch.Tensor) -> Iterator[bool]:
 
     with deepspeed.zero.GatheredParameters(weight, modifier_rank=0):
         yield torch.distributed.get_rank() == 0
-
-
-def _rounded(rows: int) -> int:
-    return -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE

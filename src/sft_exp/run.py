@@ -166,7 +166,7 @@ def _pass_on(run: RunDir, offset: int, tracker: Tracker, progress: Progress) -> 
 
 def _finish(run: RunDir, tracker: Tracker, progress: Progress, outcome: str, message: str, started: float) -> None:
     resumed = resume.restore(run, trained=outcome != "refused")
-    if outcome == "refused" and not tracker.opened and not resumed:
+    if outcome == "refused" and not run.data.exists() and not resumed:
         shutil.rmtree(run.path, ignore_errors=True)
         return
     status = {"finished": "FINISHED", "stopped": "KILLED"}.get(outcome, "FAILED")

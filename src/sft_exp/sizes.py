@@ -6,11 +6,21 @@ from sft_exp.schema import AdapterKind, Experiment, Shape
 
 ADAM_BYTES = 8
 """Two fp32 moments per trained parameter in a checkpoint."""
+ROW_MULTIPLE = 64
+"""Matrix products over the vocabulary are slow for odd sizes; checkpoints of this family have multiples of 64."""
 
 
 def missing(shape: Shape) -> list[str]:
     """Numbers that are needed to build the model and not given."""
     return [f.name for f in dataclasses.fields(shape) if getattr(shape, f.name) is None]
+
+
+def vocabulary_problem(given: int, rows: int) -> str:
+    """The sentence for an embedding matrix with fewer rows than the tokenizer has tokens."""
+    return (
+        f"model.shape.vocab_size={given} is less than the tokenizer's {rows} tokens: set it to "
+        f"{-(-rows // ROW_MULTIPLE) * ROW_MULTIPLE}, or set model.tokenizer to a smaller one."
+    )
 
 
 def parameters(shape: Shape) -> int:

@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sft_exp import training_template
-from sft_exp.checkpoint import looks_local, not_loadable, resolve
+from sft_exp.checkpoint import SHIPPED_TOKENIZER, TOKENIZER_PATTERNS, looks_local, not_loadable, resolve
 from sft_exp.errors import ConfigError
 from sft_exp.schema import TRAINING_TEMPLATE, Model, Weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-SHIPPED = Path(__file__).parent / "assets" / "tokenizer"
-FILES = ("tokenizer*", "*.jinja", "vocab.*", "merges.txt", "*tokens*.json", "config.json", "*.model", "*.py")
+SHIPPED = SHIPPED_TOKENIZER
 
 
 def load_tokenizer(model: Model, *, preparing: bool = False) -> "PreTrainedTokenizerFast":
@@ -43,7 +42,7 @@ def load_tokenizer(model: Model, *, preparing: bool = False) -> "PreTrainedToken
 def identity(model: Model) -> list[str]:
     """Everything that decides token ids and rendered text: digests of the files, the template, further tokens."""
     _, folder = _locate(model)
-    files = sorted({file for pattern in FILES for file in folder.glob(pattern) if file.is_file()})
+    files = sorted({file for pattern in TOKENIZER_PATTERNS for file in folder.glob(pattern) if file.is_file()})
     digests = [f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}" for file in files]
     own = model.chat_template not in (None, TRAINING_TEMPLATE)
     template = _read_template(str(model.chat_template)) if own else str(model.chat_template)
@@ -100,7 +99,7 @@ def _locate(model: Model) -> tuple[str, Path]:
     # `revision` is the model's; a tokenizer of another repository is taken from its main branch.
     revision = None if model.tokenizer else model.revision
     try:
-        return name, Path(snapshot_download(name, revision=revision, allow_patterns=list(FILES)))
+        return name, Path(snapshot_download(name, revision=revision, allow_patterns=list(TOKENIZER_PATTERNS)))
     except (OSError, ValueError) as error:
         raise not_loadable("tokenizer", name, error) from error
 

@@ -10,6 +10,7 @@ from sft_exp.errors import ConfigError
 from sft_exp.machine import Machine
 from sft_exp.request import Request
 from sft_exp.resolve import resolve
+from sft_exp.rules.tracking import uri_problem
 
 FIRST_PORT = 5000
 
@@ -23,6 +24,8 @@ def serve(request: Request) -> None:
         return
     if not uri:
         raise ConfigError("tracking=none keeps no store to look at: use tracking=mlflow.")
+    if sentence := uri_problem(uri):
+        raise ConfigError(sentence)
     # The lock and the check for a new database are the same as in a run.
     tracking.client(settings)
     port = _free_port()

@@ -3,6 +3,7 @@
 import importlib.util
 from collections.abc import Iterator
 
+from sft_exp import targets
 from sft_exp.schema import AdapterKind, Experiment
 
 
@@ -23,8 +24,13 @@ def problems(experiment: Experiment) -> Iterator[str]:
                 f"adapter.{key}={value} has no effect with adapter={kind.value}: remove it, or use adapter=lora or "
                 "qlora."
             )
-    if adapter.r is not None and adapter.r < 1:
-        yield f"adapter.r={adapter.r} must be at least 1."
+    for key in ("r", "alpha"):
+        value = getattr(adapter, key)
+        if value is not None and value < 1:
+            yield f"adapter.{key}={value} must be at least 1."
+    known = targets.LINEAR.get(experiment.model.shape.model_type or "", ())
+    if kind is not AdapterKind.full and (sentence := targets.problem(adapter, known)):
+        yield sentence
     if adapter.dropout is not None and not 0 <= adapter.dropout < 1:
         yield f"adapter.dropout={adapter.dropout} must be at least 0 and below 1."
     if adapter.quant_type not in (None, "nf4", "fp4"):

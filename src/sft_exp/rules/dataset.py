@@ -3,8 +3,9 @@
 import math
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
-from sft_exp import files, messages, mixture, normalize
+from sft_exp import checkpoint, files, messages, mixture, normalize
 from sft_exp.errors import ConfigError
 from sft_exp.schema import Dataset, DatasetKind, Experiment, Part
 
@@ -79,6 +80,15 @@ def _hub(option: str, part: Part, *, streaming: bool) -> Iterator[str]:
         yield f"the dataset has no path: set {option}.path to an id such as ORG/NAME."
     elif not isinstance(part.path, str) or not part.path:
         yield f"{option}.path={part.path} is no dataset id: give one such as ORG/NAME; several make a dataset.mixture."
+    elif part.path.startswith("sample:"):
+        yield f"{option}.path={part.path} is a shipped file and {option}.kind is hub: use {option}.kind=files."
+    elif not checkpoint.HUB_ID.fullmatch(part.path) and not Path(part.path).expanduser().exists():
+        yield (
+            f"{option}.path={part.path} is no folder and cannot be an id of the hub: give ORG/NAME, or use "
+            f"{option}.kind=files for files on disk."
+        )
+    if not part.split.strip():
+        yield f"{option}.split is empty: name a split such as train."
     if streaming and not re.fullmatch(r"[\w.-]+", part.split):
         yield f"{option}.split={part.split} cannot be streamed: name a whole split and set {option}.limit."
 

@@ -1,10 +1,13 @@
 """Rules about the profile that need no look at the machine."""
 
+import math
 import re
 from collections.abc import Iterator
 
+from sft_exp.hw import KNOWN
 from sft_exp.launch import INHERITED
-from sft_exp.schema import Experiment
+from sft_exp.nearest import closest
+from sft_exp.schema import Experiment, Hw
 
 SECRET = re.compile(r"token|secret|password|passwd|api_?key|credential", re.I)
 """Names of variables whose values may not stand in a record."""
@@ -22,3 +25,27 @@ def problems(experiment: Experiment) -> Iterator[str]:
         value = getattr(hw, key)
         if value is not None and value < 1:
             yield f"hw.{key}={value} must be at least 1."
+    for key in ("capability", "memory_gib", "peak_tflops"):
+        value = getattr(hw, key)
+        if value is not None and not 0 < value < math.inf:
+            yield f"hw.{key}={value} must be above 0."
+    for name in hw.attention:
+        if name not in KNOWN:
+            known = ", ".join(sorted(KNOWN))
+            yield f"hw.attention={hw.attention}: {name} is not possible.{closest(name, KNOWN)} Choices: {known}."
+    yield from _devices(hw)
+
+
+def _devices(hw: Hw) -> Iterator[str]:
+    """One sentence if the list of cards is wrong on any machine."""
+    devices = hw.devices
+    if devices is None:
+        return
+    if negative := [index for index in devices if index < 0]:
+        yield f"hw.devices={devices} holds {negative[0]}: cards are counted from 0, as nvidia-smi numbers them."
+    elif len(set(devices)) != len(devices) or len(devices) != hw.processes:
+        count = len(set(devices))
+        yield (
+            f"hw.devices={devices} must name each of hw.processes={hw.processes} cards once: name {hw.processes}"
+            + (f", or set hw.processes={count}." if count and count != hw.processes else ".")
+        )

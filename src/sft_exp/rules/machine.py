@@ -2,13 +2,14 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from sft_exp import host, profiles, sizes, tracking
+from sft_exp import host, hub_access, profiles, sizes, tracking
 from sft_exp.machine import Card, Machine
 from sft_exp.rules import environment
-from sft_exp.schema import Device, Experiment
+from sft_exp.rules import tracking as rules_tracking
+from sft_exp.schema import Device, Experiment, TrackingKind
 
 DRIVERS = {11: "450", 12: "525", 13: "580"}
 """Oldest driver for each major version of CUDA."""
@@ -19,8 +20,8 @@ CAPABILITIES = {13: 7.5}
 def problems(experiment: Experiment, machine: Machine) -> Iterator[str]:
     """One sentence for each thing the run needs and this machine does not have."""
     yield from outputs(experiment)
-    if sentence := tracking.unreachable(experiment.tracking):
-        yield sentence
+    yield from tracker(experiment)
+    yield from hub(experiment, os.environ)
     yield from torch(machine)
     if machine.host:
         yield from host.problems(experiment, machine.host)
@@ -36,6 +37,37 @@ def warnings(experiment: Experiment, machine: Machine) -> Iterator[str]:
     """One sentence for what this machine adds to a run that works."""
     yield from environment.warnings(experiment, os.environ)
     yield from environment.visible(machine, os.environ)
+
+
+def tracker(experiment: Experiment) -> Iterator[str]:
+    """Whether the tracking store answers, or can be written where it is a file."""
+    settings = experiment.tracking
+    if settings.kind is TrackingKind.none or not settings.uri or rules_tracking.uri_problem(settings.uri):
+        return
+    if sentence := tracking.unreachable(settings):
+        yield sentence
+    if settings.uri.startswith("sqlite:///"):
+        store = Path(settings.uri.removeprefix("sqlite:///"))
+        if store.parent == Path(experiment.outputs):  # `outputs` is checked as such
+            return
+        if store.is_dir():
+            yield f"tracking.uri={settings.uri} is a folder: name a file in it, such as {settings.uri}/mlflow.db."
+        elif not _writable(store if store.exists() else store.parent):
+            yield f"tracking.uri={settings.uri} cannot be written: name a file in a folder of yours."
+
+
+def hub(experiment: Experiment, env: Mapping[str, str]) -> Iterator[str]:
+    """One sentence for each model or tokenizer that must come from the hub and may not."""
+    if not hub_access.offline(env):
+        return
+    for repository in hub_access.needed(experiment):
+        kind, _, name = repository.partition("--")
+        # Prepared datasets have caches of their own besides the hub's.
+        if kind == "models" and not hub_access.cached(repository, env):
+            yield (
+                f"the model {name.replace('--', '/')} is not in the hub's cache and HF_HUB_OFFLINE "
+                "forbids to fetch it: unset HF_HUB_OFFLINE and TRANSFORMERS_OFFLINE, or give a local folder."
+            )
 
 
 def torch(machine: Machine) -> Iterator[str]:
@@ -111,11 +143,9 @@ def _devices(experiment: Experiment, machine: Machine) -> Iterator[str]:
     if devices is None:
         return
     known = [card.index for card in machine.cards]
-    unknown = [index for index in devices if index not in known]
+    unknown = [index for index in devices if index >= 0 and index not in known]
     if known and unknown:
         yield f"hw.devices={devices} names card {unknown[0]} and this machine has {known}."
-    if len(set(devices)) != len(devices) or len(devices) != experiment.hw.processes:
-        yield f"hw.devices={devices} must name each of hw.processes={experiment.hw.processes} cards once."
 
 
 def free_bytes(experiment: Experiment) -> int:
@@ -127,17 +157,23 @@ def _existing(folder: Path) -> Path:
     return next(parent for parent in (folder, *folder.parents) if parent.exists())
 
 
+def _writable(path: Path) -> bool:
+    """Whether files can be made at or below a path; /proc and its like have no room for any."""
+    existing = _existing(path)
+    fits = existing.is_dir() or existing == path
+    return fits and os.access(existing, os.W_OK) and shutil.disk_usage(existing).total > 0
+
+
 def outputs(experiment: Experiment) -> Iterator[str]:
     """Whether outputs can be written, and hold what the run writes."""
     folder = Path(experiment.outputs)
-    existing = _existing(folder)
     try:
         free = free_bytes(experiment)
         need = sizes.disk_bytes(experiment)
     except OSError as error:
         yield f"outputs={folder} cannot be read ({error.strerror}): set outputs=FOLDER."
         return
-    if not existing.is_dir() or not os.access(existing, os.W_OK):
+    if not _writable(folder):
         yield f"outputs={folder} cannot be written: set outputs=FOLDER to a folder of yours."
     elif free < need:
         yield (

@@ -5,7 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sft_exp import checkpoint, sizes
-from sft_exp.schema import TRAINING_TEMPLATE, Experiment, Weights
+from sft_exp.rules import shape
+from sft_exp.schema import TRAINING_TEMPLATE, AdapterKind, Experiment, Weights
+
+UNQUANTIZABLE = "model.weights=random with adapter=qlora cannot be built under zero=3: use zero=2, or adapter=lora."
+FILES = (
+    checkpoint.weights_problem, checkpoint.name_problem, checkpoint.tokenizer_problem, checkpoint.gguf_problem,
+)  # fmt: skip
+"""What can be said about the model's files without the hub."""
 
 
 def problems(experiment: Experiment) -> Iterator[str]:
@@ -20,8 +27,12 @@ def problems(experiment: Experiment) -> Iterator[str]:
         )
     if model.weights is Weights.random and model.path and checkpoint.looks_local(model.path):
         yield f"model.path={model.path} would not be read with model.weights=random: set model.weights=pretrained."
-    if sentence := checkpoint.weights_problem(model):
-        yield sentence
+    yield from shape.problems(model)
+    if model.weights is Weights.random and experiment.adapter.kind is AdapterKind.qlora and experiment.zero.stage == 3:
+        yield UNQUANTIZABLE
+    for problem in FILES:
+        if sentence := problem(model):
+            yield sentence
     if model.chat_template not in (None, TRAINING_TEMPLATE) and not Path(model.chat_template).is_file():
         yield f"model.chat_template={model.chat_template} is not there: give a jinja file, or training."
     if model.trust_remote_code and not re.fullmatch(r"[0-9a-f]{40}", model.revision or ""):

@@ -1,16 +1,13 @@
 """Rules about the training loop."""
 
+import math
 from collections.abc import Iterator
 
-from sft_exp import batch, extra
-from sft_exp.explain import closest
+from sft_exp import batch, extra, schedules
 from sft_exp.schema import Experiment
 
-SCHEDULERS = (
-    "linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt",
-    "reduce_lr_on_plateau", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay", "greedy",
-)  # fmt: skip
-"""Values of transformers.SchedulerType; a test compares them."""
+LARGEST_SEED = 2**32 - 1
+"""What numpy takes."""
 
 
 def problems(experiment: Experiment) -> Iterator[str]:
@@ -34,13 +31,16 @@ def problems(experiment: Experiment) -> Iterator[str]:
         if value is not None and value < 1:
             yield f"train.{key}={value} must be at least 1."
     for key in ("warmup", "weight_decay", "max_grad_norm", "seed"):
-        if getattr(train, key) < 0:
+        if not getattr(train, key) >= 0:
             yield f"train.{key}={getattr(train, key)} must not be negative."
-    if train.scheduler not in SCHEDULERS:
-        yield (
-            f"train.scheduler={train.scheduler} is not a schedule.{closest(train.scheduler, SCHEDULERS)} Schedules: "
-            f"{', '.join(SCHEDULERS)}."
-        )
+    for key in ("learning_rate", "epochs", "warmup", "weight_decay", "max_grad_norm"):
+        if math.isinf(getattr(train, key)):
+            yield f"train.{key}={getattr(train, key)} must be finite."
+    yield from schedules.problems(train.scheduler, train.scheduler_args)
+    if sentence := schedules.optimizer_problem(train.optimizer):
+        yield sentence
+    if train.seed > LARGEST_SEED:
+        yield f"train.seed={train.seed} is too large: use {LARGEST_SEED} or less."
     if experiment.dataset.streaming and train.max_steps is None:
         yield "dataset.streaming=true has no known number of rows: set train.max_steps."
     if experiment.dataset.streaming and train.packing:

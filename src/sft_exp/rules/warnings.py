@@ -25,5 +25,11 @@ def warnings(experiment: Experiment) -> Iterator[str]:
         yield (
             "this model was trained in bf16; in fp16 its activations may overflow: watch skipped_steps and loss_scale."
         )
+    train = experiment.train
+    if train.warmup >= 1 and train.max_steps is not None and train.warmup >= train.max_steps:
+        yield (
+            f"train.warmup={train.warmup:g} steps do not end in train.max_steps={train.max_steps}, so the learning "
+            "rate never gets to its highest value: use fewer, or a share such as 0.1."
+        )
     if experiment.train.packing and experiment.model.attention is Attention.sdpa:
         yield "train.packing with sdpa attention is right but slow (a block mask): compare with train.packing=false."

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from sft_exp import zero
+from sft_exp import zero, zero_extra
 from sft_exp.schema import Device, Experiment, Launcher
 
 
@@ -17,9 +17,10 @@ def problems(experiment: Experiment) -> Iterator[str]:
         yield f"zero.stage={stage.stage} is not a stage: use 0, 1, 2 or 3."
     if stage.stage == 0:
         if stage.offload_optimizer or stage.offload_param or stage.extra or stage.pin_memory:
+            instead = "zero=1, 2 or 3" if stage.extra else "zero=2_offload or 3_offload"
             yield (
-                "zero=0 runs without DeepSpeed, so offload, pin_memory and zero.extra have no effect: use "
-                "zero=2_offload or 3_offload."
+                f"zero=0 runs without DeepSpeed, so offload, pin_memory and zero.extra have no effect: use {instead}, "
+                "or leave them out."
             )
         if experiment.hw.launcher is Launcher.deepspeed:
             yield "hw.launcher=deepspeed needs a ZeRO stage: use zero=1, 2 or 3, or hw.launcher=torchrun."
@@ -34,7 +35,11 @@ def problems(experiment: Experiment) -> Iterator[str]:
     yield from programs(experiment)
     if importlib.util.find_spec("deepspeed") is None:
         yield f"zero={stage.stage} needs the package deepspeed: pip install deepspeed."
+    for key in ("reduce_bucket_size", "allgather_bucket_size"):
+        if getattr(stage, key) < 1:
+            yield f"zero.{key}={getattr(stage, key)} must be at least 1."
     yield from zero.conflicts(stage)
+    yield from zero_extra.problems(stage.extra)
 
 
 def compiled(experiment: Experiment) -> list[str]:
