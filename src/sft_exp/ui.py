@@ -5,7 +5,7 @@ import socket
 import sys
 from pathlib import Path
 
-from sft_exp import tracking
+from sft_exp import tracking_store
 from sft_exp.errors import ConfigError
 from sft_exp.machine import Machine
 from sft_exp.request import Request
@@ -24,7 +24,7 @@ def serve(request: Request) -> None:
     if not uri:
         raise ConfigError("tracking=none keeps no store to look at: use tracking=mlflow.")
     # The lock and the check for a new database are the same as in a run.
-    tracking.client(settings)
+    tracking_store.client(settings)
     port = _free_port()
     print(f"MLflow UI: http://127.0.0.1:{port}   (store {uri}, end with Ctrl-C)", flush=True)
     env = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}

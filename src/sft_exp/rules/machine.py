@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from sft_exp import host, profiles, sizes, tracking
+from sft_exp import host, profiles, sizes, tracking_store
 from sft_exp.machine import Card, Machine
 from sft_exp.rules import environment
 from sft_exp.schema import Device, Experiment
@@ -19,7 +19,7 @@ CAPABILITIES = {13: 7.5}
 def problems(experiment: Experiment, machine: Machine) -> Iterator[str]:
     """One sentence for each thing the run needs and this machine does not have."""
     yield from outputs(experiment)
-    if sentence := tracking.unreachable(experiment.tracking):
+    if sentence := tracking_store.unreachable(experiment.tracking):
         yield sentence
     yield from torch(machine)
     if machine.host:
