@@ -7,7 +7,7 @@ import torch
 from transformers import EarlyStoppingCallback, PreTrainedTokenizerFast
 from trl import SFTConfig
 
-from sft_exp import adapter, model, rundir, splits
+from sft_exp import adapter, model, operations, rundir, splits
 from sft_exp.arguments import arguments
 from sft_exp.callbacks import Clock, Samples
 from sft_exp.errors import ConfigError
@@ -24,6 +24,7 @@ def train(request: Request, run: RunDir) -> None:
     """Train as the run folder says and leave the final model and `result.json` in it."""
     experiment = request.experiment
     require_device(experiment)
+    operations.load(experiment, run)  # compiles, if it must, while the data is prepared
     wait_for_data(run)
     data = rundir.read_json(run.data)
     args = arguments(request, run, evaluates=data["eval_rows"] > 0)
