@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from composing import NO_CARDS, Compose
-from sft_exp import rundir, tracking, tracking_store
+from sft_exp import metrics, rundir, tracking, tracking_store
 from sft_exp.request import Request
 from sft_exp.resolve import resolve
 from sft_exp.rundir import RunDir
@@ -76,13 +76,13 @@ def test_a_server_that_listens_is_reachable() -> None:
 
 def test_read_rows_leaves_half_a_line(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    assert tracking.read_rows(path) == ([], 0)
+    assert metrics.read_rows(path) == ([], 0)
     path.write_text('{"step": 1}\n{"step": 2}\n{"st')
-    rows, offset = tracking.read_rows(path)
+    rows, offset = metrics.read_rows(path)
     assert [item["step"] for item in rows] == [1, 2]
     with path.open("a") as file:
         file.write('ep": 3}\n')
-    rows, _ = tracking.read_rows(path, offset)
+    rows, _ = metrics.read_rows(path, offset)
     assert rows == [{"step": 3}]
 
 

@@ -33,7 +33,8 @@ class Progress:
         experiment = self.request.experiment
         show(f"run      {self.run.path}")
         if experiment.resume and (checkpoint := self.run.newest_checkpoint()):
-            self._seen.add("before")  # the first start has shown these answers
+            if self.run.samples.exists():
+                self._seen.add("before")  # the first start has shown these answers
             step = int(checkpoint.name.rpartition("-")[2])
             show(f"resume   continues at step {step + 1}, from {checkpoint.name}")
         show(

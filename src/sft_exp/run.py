@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sft_exp import check, faults, launch, memory_report, record, resume, rundir, tracking, zero
+from sft_exp import check, faults, launch, memory_report, metrics, record, resume, rundir, zero
 from sft_exp.batch import Batch
 from sft_exp.errors import ConfigError, RunFailed, RunStopped
 from sft_exp.launch import Processes
@@ -29,7 +29,7 @@ def run(request: Request) -> RunDir:
     argv, env = _write_records(request, run, facts, diff, port)
     processes, tracker, progress = Processes(run), Tracker(request, run), Progress(request, run)
     progress.begin(argv)
-    earlier, offset = tracking.read_rows(run.metrics)  # of a resumed run: shown before, perhaps not sent
+    earlier, offset = metrics.read_rows(run.metrics)  # of a resumed run: shown before, perhaps not sent
     outcome, message = "failed", "ended before its first step"
     try:
         with launch.stop_on_signal():
@@ -161,7 +161,7 @@ def _follow(run: RunDir, processes: Processes, tracker: Tracker, progress: Progr
 
 
 def _pass_on(run: RunDir, offset: int, tracker: Tracker, progress: Progress) -> int:
-    rows, offset = tracking.read_rows(run.metrics, offset)
+    rows, offset = metrics.read_rows(run.metrics, offset)
     tracker.send(rows)
     progress.show(rows)
     return offset

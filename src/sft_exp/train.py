@@ -12,11 +12,11 @@ from sft_exp.arguments import arguments
 from sft_exp.callbacks import Clock, Samples
 from sft_exp.errors import ConfigError
 from sft_exp.labels import chat_end_token
+from sft_exp.metrics import read_rows
 from sft_exp.request import Request
 from sft_exp.rundir import RunDir
 from sft_exp.schema import TRAINING_TEMPLATE, Device, Dtype, Experiment, Precision
 from sft_exp.tokenizer import load_tokenizer, new_tokens
-from sft_exp.tracking import read_rows
 from sft_exp.worker import wait_for_data
 
 
