@@ -202,17 +202,41 @@ def test_a_failed_build_is_not_taken_for_a_killed_one(folder: Path) -> None:
     assert len(told) == 1
 
 
-def test_the_parent_shows_what_takes_long(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = RunDir(tmp_path)
+ANNOUNCED = """
+import sys, time
+from pathlib import Path
+from torch.utils import cpp_extension
+from sft_exp import operations
+from sft_exp.rundir import RunDir
+folder, run = Path(sys.argv[1]), RunDir(Path(sys.argv[2]))
+with operations.announced(run):
+    cpp_extension.load("op", [str(folder.parent / "op.cpp")], build_directory=str(folder), is_python_module=False)
+    time.sleep(3 * operations.QUICK_S)  # slow, and nothing is compiled
+    print("notice" if run.notice.exists() else "silence", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_only_a_compilation_is_announced(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunDir(tmp_path_factory.mktemp("run"))
     progress = Progress(Request(experiment=resolved()), run)
-    with operations.announced(run):
-        progress.show([])
-        assert capsys.readouterr().out == ""
-        wait_for(run.notice.exists, operations.QUICK_S + 2)
-        progress.show([])
-        progress.show([])
+    argv = [sys.executable, "-c", ANNOUNCED, str(folder), str(run.path)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as first:
+        wait_for(run.notice.exists)
+        assert compiling(folder)
+        for _ in range(2):
+            progress.show([])
         assert capsys.readouterr().out == f"{operations.COMPILING}\n"
+        with (folder.parent / "pipe.h").open("w"):
+            pass
+        assert first.communicate(timeout=60)[0] == "notice\n"
     assert not run.notice.exists()
+    let_go(folder)
+    os.utime(folder.parent / "pipe.h", (0, 0))
+    os.utime(folder / "op.so")
+    assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == "silence\n"
 
 
 @pytest.mark.parametrize(

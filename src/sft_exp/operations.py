@@ -23,8 +23,8 @@ from sft_exp.schema import Experiment
 BUILDERS = {"shared-memory collectives": "ShareMemCommBuilder", "CPU Adam": "CPUAdamBuilder"}
 """DeepSpeed's builder of each extension that the rules name."""
 COMPILING = "compiling DeepSpeed's CPU operations (once, about 2 minutes)"
-QUICK_S = 3.0
-"""Seconds that loading takes at most where nothing is compiled."""
+QUICK_S = 1.5
+"""Seconds that ninja takes at most where it finds nothing to compile."""
 OLD_S = 300.0
 """Seconds without a new file after which a lock counts as left over though its maker cannot be known."""
 STOP_S = 10.0
@@ -64,15 +64,26 @@ def say(run: RunDir, text: str) -> None:
 
 @contextlib.contextmanager
 def announced(run: RunDir) -> Iterator[None]:
-    """Have the parent say that this is a compilation if it is none of the quick ones."""
-    timer = threading.Timer(QUICK_S, say, (run, COMPILING))
-    timer.daemon = True
-    timer.start()
+    """Have the parent say that this is a compilation, if a compiler works for longer than it takes to look."""
+    done = threading.Event()
+    watcher = threading.Thread(target=_watch, args=(run, done), daemon=True)
+    watcher.start()
     try:
         yield
     finally:
-        timer.cancel()
+        done.set()
+        watcher.join()
         run.notice.unlink(missing_ok=True)
+
+
+def _watch(run: RunDir, done: threading.Event) -> None:
+    before: set[int] = set()
+    while not done.wait(QUICK_S):
+        now = {process.pid for process in descendants.below(os.getpid()) if name(process.pid) == "ninja"}
+        if now & before:
+            say(run, COMPILING)
+            return
+        before = now
 
 
 @contextlib.contextmanager
@@ -139,10 +150,18 @@ def busy(folder: Path) -> int | None:
     for process in descendants.living():
         proc = Path(f"/proc/{process.pid}")
         with contextlib.suppress(OSError):  # it has just ended, or is another user's
-            compiles = (proc / "comm").read_text().strip() in PROGRAMS and (proc / "cwd").readlink() == folder
+            compiles = name(process.pid) in PROGRAMS and (proc / "cwd").readlink() == folder
             if compiles or folder / "lock" in map(target, (proc / "fd").iterdir()):
                 return process.pid
     return None
+
+
+def name(pid: int) -> str:
+    """Name of a process's program; empty if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def target(link: Path) -> Path | None:
