@@ -88,7 +88,18 @@ def test_without_a_fault_the_log_speaks(run: RunDir, code: int | None, expected:
 
 def test_nothing_at_all_was_left(run: RunDir) -> None:
     assert faults.first(run) is None
-    assert "prepare ended with exit code 1" in str(faults.to_error(run, "prepare", 1))
+    text = str(faults.to_error(run, "prepare", 1))
+    assert text == f"prepare ended with exit code 1; its log is empty\nlogs: {run.logs}"
+
+
+@pytest.mark.parametrize("written", ["", "\n", " \n\n"])
+@pytest.mark.parametrize("process", ["rank0", "launcher"])
+def test_a_killed_rank_with_an_empty_log(run: RunDir, written: str, process: str) -> None:
+    (run.logs / "rank0.log").write_text(written)
+    if process == "launcher":
+        elastic(run, 0, -9)
+    text = str(faults.to_error(run, process, -9 if process == "rank0" else 1))
+    assert text == f"rank0 was killed by SIGKILL (out of host memory?); its log is empty\nlogs: {run.logs}"
 
 
 def test_a_log_that_is_no_text(run: RunDir) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from composing import NO_CARDS, machine, resolved
-from sft_exp import launch
+from sft_exp import descendants, launch
 from sft_exp.errors import RunStopped
 from sft_exp.rundir import RunDir
 from sft_exp.schema import Experiment
@@ -188,6 +188,27 @@ time.sleep(60)
         time.sleep(0.02)
 
 
+def test_orphans_of_a_killed_rank_are_ended(run: RunDir) -> None:
+    """A compiler that a rank has started, in a process group of its own as ninja does it."""
+    code = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], process_group=0)
+print(child.pid, flush=True)
+time.sleep(60)
+"""
+    processes = launch.Processes(run)
+    processes.start("rank0", [sys.executable, "-c", code], dict(os.environ))
+    wait_for("\n", run.logs / "rank0.log")
+    compiler = int((run.logs / "rank0.log").read_text())
+    processes.children["rank0"].kill()
+    processes.children["rank0"].wait()
+    assert compiler in [process.pid for process in descendants.living()]
+    begun = time.monotonic()
+    processes.end(grace_s=20)
+    assert time.monotonic() - begun < 5, "it was not asked to end"
+    assert compiler not in [process.pid for process in descendants.living()]
+
+
 def test_a_pid_taken_over_by_another_program_is_left_alone(run: RunDir) -> None:
     other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(30)"])
     try:
@@ -214,7 +235,7 @@ def test_children_die_with_their_parent(run: RunDir) -> None:
     code = f"""
 import os, sys, time
 from pathlib import Path
-from sft_exp import launch
+from sft_exp import descendants, launch
 from sft_exp.rundir import RunDir
 processes = launch.Processes(RunDir(Path({str(run.path)!r})))
 processes.start("rank0", [sys.executable, "-c", "import os, time; print(os.getpid(), flush=True); time.sleep(60)"],

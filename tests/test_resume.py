@@ -101,6 +101,57 @@ def test_new_values_are_checked(compose: Compose, run: RunDir) -> None:
     assert "train.save_steps=30 is never reached" in refused(compose, run, "train.save_steps=30")
 
 
+def records(run: RunDir) -> dict[str, bytes]:
+    return {name: (run.path / name).read_bytes() for name in resume.RECORDS if (run.path / name).exists()}
+
+
+@pytest.mark.parametrize("kills", [1, 2, 3])
+def test_a_resume_that_is_killed_before_it_trains_loses_nothing(compose: Compose, run: RunDir, kills: int) -> None:
+    """However often: a finished run stays finished when its extension comes to nothing in the end."""
+    rundir.write_json(run.result, {"steps": 10, "total_steps": 10})
+    rundir.write_json(run.status, {"state": "finished"})
+    before = records(run)
+    for _ in range(kills):  # the parent is gone at once, and nobody calls `restore`
+        resume.reopen(again(compose, run, "train.max_steps=20"), NO_CARDS)
+        rundir.write_json(run.status, {"state": "running"})
+    with pytest.raises(ConfigError, match="has finished its 10 steps"):
+        resume.reopen(again(compose, run), NO_CARDS)
+    assert records(run) == before
+    assert not list(run.path.glob(".before*"))
+
+
+def test_a_resume_that_is_killed_in_training_is_not_taken_back(compose: Compose, run: RunDir) -> None:
+    resume.reopen(again(compose, run, "train.max_steps=20"), NO_CARDS)
+    run.data.write_text("{}")  # the data was accepted
+    with run.metrics.open("a") as file:
+        file.write('{"step": 6}\n{"step": 7}\n{"step": 8}\n')
+    (run.checkpoints / "checkpoint-7").mkdir()
+    (run.checkpoints / "checkpoint-7" / "trainer_state.json").write_text("{}")
+    found, _ = resume.reopen(again(compose, run), NO_CARDS)
+    assert found.experiment.train.max_steps == 20
+    assert [json.loads(line)["step"] for line in run.metrics.read_text().splitlines()] == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_kill_while_records_are_copied_or_put_back(compose: Compose, run: RunDir) -> None:
+    rundir.write_json(run.result, {"steps": 7, "total_steps": 10})
+    before = records(run)
+    (run.path / ".before.unfinished").mkdir()
+    (run.path / ".before.unfinished" / "request.json").write_text("half")
+    resume.reopen(again(compose, run), NO_CARDS)
+    for name in ("request.json", "metrics.jsonl", "result.json"):  # put back, but not all
+        (run.path / name).write_bytes((run.path / ".before" / name).read_bytes())
+    resume._recover(run)
+    assert records(run) == before
+
+
+def test_a_refused_resume_gives_back_what_it_changed(compose: Compose, run: RunDir) -> None:
+    before = records(run)
+    resume.reopen(again(compose, run, "train.max_steps=20"), NO_CARDS)
+    assert records(run) != before
+    assert resume.restore(run, trained=False)
+    assert records(run) == before
+
+
 def test_a_folder_given_from_where_one_is(compose: Compose, run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(run.path.parent)
     found, folder = resume.reopen(compose(f"resume={run.path.name}"), NO_CARDS)

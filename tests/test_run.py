@@ -16,7 +16,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from chats import published
-from sft_exp import rowlog
+from sft_exp import descendants, rowlog
 
 pytestmark = pytest.mark.slow
 
@@ -92,7 +92,7 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_run_folder_is_complete(single: Path) -> None:
     names = {file.name for file in single.iterdir()}
     assert names >= {
-        "request.json", "config.json", "command.json", "record.json", "git.diff", "freeze.txt", "data.json",
+        "request.json", "config.json", "command.json", "record.json", "git.diff", "freeze.txt", "data_report.json",
         "metrics.jsonl", "logs", "checkpoints", "model", "result.json", "status.json",
     }  # fmt: skip
     assert json.loads((single / "status.json").read_text())["state"] == "finished"
@@ -218,7 +218,9 @@ def test_resume_continues_at_the_right_step_in_the_same_mlflow_run(tmp_path: Pat
     before = json.loads((run / "tracking.json").read_text())
     text = train(tmp_path, f"resume={run}", code=2)
     assert "has finished its 6 steps" in text
-    train(tmp_path, f"resume={run}", "train.max_steps=8")
+    text = train(tmp_path, f"resume={run}", "train.max_steps=8")
+    assert "continues at step 7, from checkpoint-6" in text
+    assert [line.split()[1] for line in text.splitlines() if line.startswith("step ")] == ["7/8", "8/8"]
     assert [row["step"] for row in rows(run)] == list(range(1, 9))
     assert json.loads((run / "tracking.json").read_text())["run_id"] == before["run_id"]
     tokens = [row["train/tokens_seen"] for row in rows(run)]
@@ -243,7 +245,7 @@ def test_a_refused_resume_loses_nothing(tmp_path: Path) -> None:
     assert "rows.jsonl:1" in text
     after = {file.name: file.read_bytes() for file in run.iterdir() if file.suffix in (".json", ".jsonl")}
     assert (run / "checkpoints" / "checkpoint-4").is_dir()
-    kept = ("metrics.jsonl", "data.json", "result.json", "status.json")
+    kept = ("metrics.jsonl", "data_report.json", "result.json", "status.json")
     assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
 
 
@@ -263,7 +265,7 @@ def test_mlflow_run_tells_the_story(tmp_path: Path) -> None:
     assert found.data.tags["dataset.fingerprint"]
     assert len(client.get_metric_history(found.info.run_id, "train/loss")) == 4
     names = {file.path for file in client.list_artifacts(found.info.run_id)}
-    assert names >= {"config.json", "record.json", "command.json", "data.json", "result.json", "freeze.txt"}
+    assert names >= {"config.json", "record.json", "command.json", "data_report.json", "result.json", "freeze.txt"}
 
 
 def test_a_killed_rank_takes_the_others_down(tmp_path: Path) -> None:
@@ -304,6 +306,39 @@ def test_a_signal_ends_everything_in_order(tmp_path: Path, number: signal.Signal
     assert mlflow_status(run) == "KILLED"
 
 
+@pytest.mark.parametrize("victim", ["parent asked", "parent killed", "rank killed"])
+def test_compilers_end_with_their_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, victim: str) -> None:
+    folder = tmp_path / "extensions" / "deepspeed_shm_comm"
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(folder.parent))
+    process = start(tmp_path, *TINY, "hw=cpu2", "zero=2")
+    (ninja, *_) = wait_for(lambda: compilers(folder))
+    wait_for(lambda: len(compilers(folder)) > 1)
+    if victim == "rank killed":
+        os.kill(ninja.parent, signal.SIGKILL)
+        assert "rank" in finish(process, code=1)
+    elif victim == "parent killed":
+        process.kill()
+        process.communicate()
+        wait_for(lambda: not (folder / "lock").exists(), 20)
+    else:
+        process.send_signal(signal.SIGINT)
+        assert "Traceback" not in finish(process, code=130)
+        assert not (folder / "lock").exists()
+    wait_for(lambda: not compilers(folder), 20)
+
+
+def compilers(folder: Path) -> list[descendants.Process]:
+    """Living processes that compile in a folder, the first of them ninja."""
+    found = []
+    for process in sorted(descendants.living(), key=lambda process: process.pid):
+        try:
+            if Path(f"/proc/{process.pid}/cwd").readlink() == folder:
+                found.append(process)
+        except OSError:
+            continue
+    return found
+
+
 def test_nothing_lives_on_when_the_parent_is_killed(tmp_path: Path) -> None:
     process = start(tmp_path, *TINY, "hw=cpu2", "train.max_steps=100000")
     run = wait_for(lambda: stepping(tmp_path))
@@ -329,6 +364,8 @@ def test_refused_data_leaves_nothing(tmp_path: Path) -> None:
     text = train(tmp_path, *TINY, "dataset=jsonl", f"dataset.path={data}", code=2)
     assert "bad.jsonl:1" in text
     assert "Traceback" not in text
+    shown = dict(line.split(maxsplit=1) for line in text.splitlines() if line.startswith(("run ", "removed ")))
+    assert shown["removed"] == f"{shown['run']}: the run was refused"
     assert not list((tmp_path / "outputs").glob("*/*"))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from composing import NO_CARDS, Compose
-from sft_exp import rundir, tracking
+from sft_exp import metrics, rundir, tracking, tracking_store
 from sft_exp.request import Request
 from sft_exp.resolve import resolve
 from sft_exp.rundir import RunDir
@@ -34,7 +34,7 @@ def row(step: int, **values: float | str) -> dict[str, Any]:
 def history(run: RunDir, key: str) -> list[tuple[int, float]]:
     """(step, value) of a metric as the store has it."""
     record = rundir.read_json(run.tracking)
-    client, _ = tracking.client(Tracking(uri=record["uri"]))
+    client, _ = tracking_store.client(Tracking(uri=record["uri"]))
     return [(point.step, point.value) for point in client.get_metric_history(record["run_id"], key)]
 
 
@@ -61,7 +61,7 @@ def test_a_closed_port_is_named_quickly() -> None:
         taken.bind(("127.0.0.1", 0))  # bound, and nobody listens
         port = taken.getsockname()[1]
         started = time.monotonic()
-        sentence = tracking.unreachable(Tracking(uri=f"http://127.0.0.1:{port}"))
+        sentence = tracking_store.unreachable(Tracking(uri=f"http://127.0.0.1:{port}"))
     assert time.monotonic() - started < 4
     assert f"http://127.0.0.1:{port} does not answer" in (sentence or "")
 
@@ -69,20 +69,20 @@ def test_a_closed_port_is_named_quickly() -> None:
 def test_a_server_that_listens_is_reachable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         uri = f"http://127.0.0.1:{server.getsockname()[1]}"
-        assert tracking.unreachable(Tracking(uri=uri)) is None
-    assert tracking.unreachable(Tracking(uri=uri, kind=TrackingKind.none)) is None
-    assert tracking.unreachable(Tracking(uri="sqlite:////nowhere/a.db")) is None
+        assert tracking_store.unreachable(Tracking(uri=uri)) is None
+    assert tracking_store.unreachable(Tracking(uri=uri, kind=TrackingKind.none)) is None
+    assert tracking_store.unreachable(Tracking(uri="sqlite:////nowhere/a.db")) is None
 
 
 def test_read_rows_leaves_half_a_line(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    assert tracking.read_rows(path) == ([], 0)
+    assert metrics.read_rows(path) == ([], 0)
     path.write_text('{"step": 1}\n{"step": 2}\n{"st')
-    rows, offset = tracking.read_rows(path)
+    rows, offset = metrics.read_rows(path)
     assert [item["step"] for item in rows] == [1, 2]
     with path.open("a") as file:
         file.write('ep": 3}\n')
-    rows, _ = tracking.read_rows(path, offset)
+    rows, _ = metrics.read_rows(path, offset)
     assert rows == [{"step": 3}]
 
 
@@ -115,7 +115,7 @@ def test_a_whole_run(compose: Compose, here: Path, monkeypatch: pytest.MonkeyPat
     tracker.close("FINISHED", {"outcome": "finished"})
     assert tracker.error is None
     assert tracker.run_id is not None
-    client, _ = tracking.client(asked.experiment.tracking)
+    client, _ = tracking_store.client(asked.experiment.tracking)
     stored = client.get_run(tracker.run_id)
     assert (stored.info.status, stored.info.run_name) == ("FINISHED", run.name)
     assert {"git.commit": "abc", "team": "us", "outcome": "finished"}.items() <= stored.data.tags.items()
@@ -172,14 +172,46 @@ def test_a_killed_sender_repeats_nothing(compose: Compose) -> None:
     assert tracker.run_id == first
     assert history(run, "train/loss") == [(5, 5.0), (10, 10.0), (15, 15.0)]
     assert history(run, "eval/loss") == [(10, 0.5)]
-    client, _ = tracking.client(asked.experiment.tracking)
-    assert client.get_run(first).data.tags["resume.command"] == "resumed"
+    client, _ = tracking_store.client(asked.experiment.tracking)
+    assert client.get_run(first).data.tags["resume.1.command"] == "resumed"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_resumed_run_says_how_it_ended_the_last_time(compose: Compose) -> None:
+    """What was stopped and then finished is finished, and shows which values were changed when."""
+    first = request(compose, "train.max_steps=4")
+    run = rundir.create(first)
+    stopped = ("KILLED", {"outcome": "stopped", "reason": "stopped by SIGINT"})
+    starts = (
+        (first, "a", stopped),
+        (request(compose, "train.max_steps=8"), "b", stopped),
+        (request(compose, "train.max_steps=8", "train.early_stopping=3"), "a", ("FINISHED", {"outcome": "finished"})),
+    )
+    for asked, commit, end in starts:
+        tracker = Tracker(asked, run)
+        tracker.open({"git.commit": commit, "team": "us"}, {}, [])
+        tracker.close(*end)
+        assert tracker.error is None
+    client, _ = tracking_store.client(first.experiment.tracking)
+    stored = client.get_run(rundir.read_json(run.tracking)["run_id"])
+    assert stored.info.status == "FINISHED"
+    tags = stored.data.tags
+    assert tags["outcome"] == "finished"
+    assert "reason" not in tags
+    assert stored.data.params["train.max_steps"] == "4"
+    assert {key: value for key, value in tags.items() if key.startswith("resume.")} == {
+        "resume.1.git.commit": "b",
+        "resume.1.train.max_steps": "8",
+        "resume.2.train.max_steps": "8",
+        "resume.2.train.early_stopping": "3",
+    }
 
 
 @pytest.mark.slow
 def test_two_processes_make_one_store(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/new/mlflow.db"
-    code = f"from sft_exp import schema, tracking; print(tracking.client(schema.Tracking(uri={uri!r}))[1])"
+    code = f"from sft_exp import schema, tracking_store; print(tracking_store.client(schema.Tracking(uri={uri!r}))[1])"
     both = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(2)

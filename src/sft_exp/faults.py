@@ -47,10 +47,13 @@ def to_error(run: RunDir, process: str, code: int | None) -> SftExpError:
         )
     if died:
         rank, number = died
-        return RunFailed(
-            f"rank{rank} {_ending(number)}; the end of its log:\n{tail(run, f'rank{rank}')}\nlogs: {run.logs}"
-        )
-    return RunFailed(f"{process} {_ending(code)}; the end of its log:\n{tail(run, process)}\nlogs: {run.logs}")
+        process, code = f"rank{rank}", number
+    return RunFailed(f"{process} {_ending(code)}; {_last_words(run, process)}\nlogs: {run.logs}")
+
+
+def _last_words(run: RunDir, process: str) -> str:
+    text = tail(run, process)
+    return f"the end of its log:\n{text}" if text.strip() else "its log is empty"
 
 
 def _died(run: RunDir) -> tuple[int, int] | None:

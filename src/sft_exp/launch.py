@@ -1,7 +1,6 @@
 """Starting the ranks: the command and environment are values of pure functions; one class starts, watches and ends."""
 
 import contextlib
-import ctypes
 import os
 import re
 import signal
@@ -12,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from sft_exp import descendants
 from sft_exp.errors import RunStopped
 from sft_exp.rundir import RunDir
 from sft_exp.schema import Device, Experiment, Launcher
@@ -112,11 +112,6 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def die_with_parent() -> None:
-    """Linux ends this child with SIGTERM when its parent is gone, even by SIGKILL."""
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
-
-
 @contextlib.contextmanager
 def stop_on_signal() -> Iterator[None]:
     """SIGTERM and SIGINT become RunStopped, so that everything is ended in order; the old handlers come back after."""
@@ -138,13 +133,15 @@ class Processes:
     def __init__(self, run: RunDir) -> None:
         self.run = run
         self.children: dict[str, subprocess.Popen[bytes]] = {}
+        # What a killed rank leaves behind, such as a compiler, is found below this process and not lost.
+        descendants.adopt_orphans()
 
     def start(self, name: str, argv: list[str], env: Mapping[str, str]) -> None:
         """Start a process with its output in `logs/<name>.log`."""
         with (self.run.logs / f"{name}.log").open("ab") as log:
             self.children[name] = subprocess.Popen(
                 argv, env=dict(env), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                start_new_session=True, preexec_fn=die_with_parent,
+                start_new_session=True, preexec_fn=descendants.die_with_parent,
             )  # fmt: skip
 
     def exit_code(self, name: str) -> int | None:
@@ -152,35 +149,24 @@ class Processes:
         return self.children[name].poll()
 
     def end(self, grace_s: float = GRACE_S) -> None:
-        """Ask all to end, wait, then kill what is left: launchers, ranks and their children."""
-        self._signal(signal.SIGTERM)
+        """Ask all to end, wait, then kill what is left: launchers, ranks and whatever these have started."""
+        asked = {child.pid for child in self.children.values() if child.poll() is None}
+        descendants.terminate(list(asked))
         deadline = time.monotonic() + grace_s
-        while time.monotonic() < deadline and (self._alive() or self._ranks()):
+        while time.monotonic() < deadline and (left := self._left()):
+            # A launcher passes the signal on; those whose launcher is gone are asked here, once.
+            new = set() if self._alive() else set(left) - asked
+            descendants.terminate(list(new))
+            asked |= new
             time.sleep(0.1)
-        self._signal(signal.SIGKILL)
+        descendants.terminate(self._left(), signal.SIGKILL)
         for child in self.children.values():
             child.wait()
 
     def _alive(self) -> bool:
         return any(child.poll() is None for child in self.children.values())
 
-    def _signal(self, number: signal.Signals) -> None:
-        for child in self.children.values():
-            if child.poll() is None:
-                child.send_signal(number)
-        if number is signal.SIGKILL or not self._alive():
-            for pid in self._ranks():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, number)
-
-    def _ranks(self) -> list[int]:
-        """Ranks that still live; a number taken over by another program is told apart by its command line."""
-        pids = [int(file.name) for file in self.run.pids.iterdir()]
-        return [pid for pid in pids if str(self.run.path).encode() in _command_line(pid)]
-
-
-def _command_line(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
+    def _left(self) -> list[int]:
+        """Living processes of the run: below this one and in other sessions, since each was started in its own."""
+        own = os.getsid(0)
+        return [process.pid for process in descendants.below(os.getpid()) if process.session != own]

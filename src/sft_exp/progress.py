@@ -1,5 +1,6 @@
 """What a person sees while a run is on: one line per logged step, answers before and after, a closing table."""
 
+import contextlib
 import shlex
 import shutil
 import sys
@@ -31,6 +32,11 @@ class Progress:
         """Say what is started."""
         experiment = self.request.experiment
         show(f"run      {self.run.path}")
+        if experiment.resume and (checkpoint := self.run.newest_checkpoint()):
+            if self.run.samples.exists():
+                self._seen.add("before")  # the first start has shown these answers
+            step = int(checkpoint.name.rpartition("-")[2])
+            show(f"resume   continues at step {step + 1}, from {checkpoint.name}")
         show(
             f"training {experiment.model.name or experiment.model.path}, {experiment.adapter.kind.value}, "
             f"zero={experiment.zero.stage}, {experiment.train.precision.value}, "
@@ -40,6 +46,7 @@ class Progress:
 
     def show(self, rows: list[dict[str, Any]]) -> None:
         """Show new metric rows, and records that have appeared since."""
+        self._notice()
         self._once("data", self._data)
         self._once("before", self._before)
         for row in rows:
@@ -48,6 +55,14 @@ class Progress:
     def _once(self, name: str, action: Any) -> None:
         if name not in self._seen and action():
             self._seen.add(name)
+
+    def _notice(self) -> None:
+        """What a rank waits for; the file goes when it waits no longer."""
+        with contextlib.suppress(FileNotFoundError):
+            text = self.run.notice.read_text(encoding="utf-8")
+            if text not in self._seen:
+                self._seen.add(text)
+                show(text)
 
     def _data(self) -> bool:
         if not self.run.data.exists():
@@ -87,6 +102,10 @@ class Progress:
     def _eval(self, row: dict[str, Any]) -> str:
         name = "eval" if "eval/loss" in row else "test"
         return f"{name} at {int(row['step'])}: loss {float(row[f'{name}/loss']):.4f}"
+
+    def removed(self) -> None:
+        """Take back what `begin` has said: a refused run leaves no folder."""
+        show(f"removed  {self.run.path}: the run was refused")
 
     def end(self, outcome: str, tracker: Tracker) -> None:
         """The closing table and what to type next."""

@@ -22,6 +22,11 @@ CHANGEABLE = (
 
 BEFORE = ".before"
 """Folder with the records of a resumed run as they were, until it is known that it trains."""
+RECORDS = (
+    "request.json", "config.json", "command.json", "record.json", "git.diff", "freeze.txt", "metrics.jsonl",
+    "result.json", "status.json", "data_report.json",
+)  # fmt: skip
+"""What a resume changes before its data is accepted. The data report comes last: it is the mark of that."""
 
 
 def reopen(request: Request, machine: Machine) -> tuple[Request, RunDir]:
@@ -30,6 +35,7 @@ def reopen(request: Request, machine: Machine) -> tuple[Request, RunDir]:
     if not (folder / "request.json").is_file():
         raise ConfigError(f"resume={folder} is no run folder (it has no request.json): give one from outputs/.")
     run = RunDir(folder)
+    _recover(run)
     recorded = read(run.request)
     changed = _changes(request)
     experiment = apply(recorded.experiment, {key: _value(request.experiment, key) for key in changed})
@@ -89,12 +95,8 @@ def _refuse_finished(run: RunDir, experiment: Experiment) -> None:
 
 def _rewind(run: RunDir, step: int) -> None:
     """Forget what came after the checkpoint: metrics, faults and the mark of an earlier end, with a copy kept."""
-    before = run.path / BEFORE
-    shutil.rmtree(before, ignore_errors=True)
-    before.mkdir()
-    for file in (run.metrics, run.data, run.result, run.status):
-        if file.exists():
-            shutil.copy2(file, before)
+    _keep(run)
+    run.data.unlink(missing_ok=True)  # first: until it is there again, the copy is what counts
     if run.metrics.exists():
         lines = run.metrics.read_text(encoding="utf-8").splitlines()
         kept = [line for line in lines if _step_of(line) <= step]
@@ -102,8 +104,26 @@ def _rewind(run: RunDir, step: int) -> None:
     for folder in (run.faults, run.pids):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-    for file in (run.data, run.result):
+    for file in (run.result, run.notice):
         file.unlink(missing_ok=True)
+
+
+def _keep(run: RunDir) -> None:
+    """Copy the records; the copy appears all at once, so that a kill leaves no part of it."""
+    before, unfinished = run.path / BEFORE, run.path / f"{BEFORE}.unfinished"
+    for folder in (before, unfinished):
+        shutil.rmtree(folder, ignore_errors=True)
+    unfinished.mkdir()
+    for name in RECORDS:
+        if (run.path / name).exists():
+            shutil.copy2(run.path / name, unfinished)
+    unfinished.rename(before)
+
+
+def _recover(run: RunDir) -> None:
+    """Put back what a resume has set aside that was killed before its data was accepted, so before it trained."""
+    if (run.path / BEFORE).is_dir() and not run.data.exists():
+        restore(run, trained=False)
 
 
 def restore(run: RunDir, *, trained: bool) -> bool:
@@ -112,8 +132,9 @@ def restore(run: RunDir, *, trained: bool) -> bool:
     if not before.is_dir():
         return False
     if not trained:
-        for file in before.iterdir():
-            shutil.copy2(file, run.path)
+        for name in RECORDS:
+            if (before / name).exists():
+                shutil.copy2(before / name, run.path)
     shutil.rmtree(before)
     return True
 

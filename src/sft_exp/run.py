@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sft_exp import check, faults, launch, memory_report, record, resume, rundir, tracking, zero
+from sft_exp import check, faults, launch, memory_report, metrics, record, resume, rundir, zero
 from sft_exp.batch import Batch
 from sft_exp.errors import ConfigError, RunFailed, RunStopped
 from sft_exp.launch import Processes
@@ -29,15 +29,17 @@ def run(request: Request) -> RunDir:
     argv, env = _write_records(request, run, facts, diff, port)
     processes, tracker, progress = Processes(run), Tracker(request, run), Progress(request, run)
     progress.begin(argv)
+    earlier, offset = metrics.read_rows(run.metrics)  # of a resumed run: shown before, perhaps not sent
     outcome, message = "failed", "ended before its first step"
     try:
         with launch.stop_on_signal():
             # The ranks import their libraries while the data is prepared; they wait for its report before they go on.
             processes.start(_ranks_name(request), argv, env)
             processes.start("prepare", [sys.executable, "-m", "sft_exp.prepare", str(run.path)], env)
-            _wait_for_data(run, processes)
+            _wait_for_data(run, processes, progress)
             tracker.open(_tags(request, run, facts), _derived(request), _artifacts(run))
-            _follow(run, processes, tracker, progress, _ranks_name(request))
+            tracker.send(earlier)
+            _follow(run, processes, tracker, progress, _ranks_name(request), offset)
             memory_report.compare(request.experiment, run)
         outcome, message = "finished", ""
     except ConfigError as error:
@@ -134,17 +136,18 @@ def _artifacts(run: RunDir) -> list[Path]:
     return [run.config, run.command, run.record, run.freeze, run.diff, run.data, *run.report_pages]
 
 
-def _wait_for_data(run: RunDir, processes: Processes) -> None:
+def _wait_for_data(run: RunDir, processes: Processes, progress: Progress) -> None:
     """Return when the data is ready; raise what the preparation or an early rank had to say."""
     while processes.exit_code("prepare") is None and not faults.first(run):
+        progress.show([])
         time.sleep(0.05)
     if processes.exit_code("prepare") or not run.data.exists():
         raise faults.to_error(run, "prepare", processes.exit_code("prepare"))
 
 
-def _follow(run: RunDir, processes: Processes, tracker: Tracker, progress: Progress, name: str) -> None:
+def _follow(run: RunDir, processes: Processes, tracker: Tracker, progress: Progress, name: str, offset: int) -> None:
     """Pass metrics on until the ranks have ended; a rank that fails may not leave the others waiting."""
-    offset, faulty_since = 0, None
+    faulty_since = None
     while True:
         code = processes.exit_code(name)
         offset = _pass_on(run, offset, tracker, progress)
@@ -158,7 +161,7 @@ def _follow(run: RunDir, processes: Processes, tracker: Tracker, progress: Progr
 
 
 def _pass_on(run: RunDir, offset: int, tracker: Tracker, progress: Progress) -> int:
-    rows, offset = tracking.read_rows(run.metrics, offset)
+    rows, offset = metrics.read_rows(run.metrics, offset)
     tracker.send(rows)
     progress.show(rows)
     return offset
@@ -168,6 +171,7 @@ def _finish(run: RunDir, tracker: Tracker, progress: Progress, outcome: str, mes
     resumed = resume.restore(run, trained=outcome != "refused")
     if outcome == "refused" and not run.data.exists() and not resumed:
         shutil.rmtree(run.path, ignore_errors=True)
+        progress.removed()
         return
     status = {"finished": "FINISHED", "stopped": "KILLED"}.get(outcome, "FAILED")
     tracker.close(status, {"outcome": outcome, **({"reason": message} if message else {})})

@@ -107,6 +107,11 @@ class RunDir:
         return self.path / "status.json"
 
     @property
+    def notice(self) -> Path:
+        """One line that a rank wants shown while it waits for something."""
+        return self.path / "notice.txt"
+
+    @property
     def tracking(self) -> Path:
         """Tracking store and run id."""
         return self.path / "tracking.json"

@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sft_exp import check, launch, record, rundir, tracking
+from sft_exp import check, launch, record, rundir, tracking_store
+from sft_exp.descendants import die_with_parent
 from sft_exp.errors import ConfigError, RunFailed, RunStopped
 from sft_exp.machine import look
 from sft_exp.progress import show
@@ -96,7 +97,7 @@ def _run_job(job: Job, request: Request, folder: Path, parent: str | None) -> No
 def _start(file: Path) -> int:
     """Run one job to its end; a signal is passed on, waited for, and ends the sweep too."""
     child = subprocess.Popen(
-        [sys.executable, "-m", "sft_exp.job", str(file)], start_new_session=True, preexec_fn=launch.die_with_parent
+        [sys.executable, "-m", "sft_exp.job", str(file)], start_new_session=True, preexec_fn=die_with_parent
     )
     with launch.stop_on_signal():
         try:
@@ -112,7 +113,7 @@ def _start(file: Path) -> int:
 def _open_parent(request: Request, settings: Tracking, jobs: list[Job], folder: Path) -> str | None:
     if settings.kind is TrackingKind.none:
         return None
-    client, experiment_id = tracking.client(settings)
+    client, experiment_id = tracking_store.client(settings)
     facts = record.git(record.code_folder())[0]
     name = f"sweep {request.choices.get('sweep') or ' x '.join(_swept(jobs)) or folder.name}"
     tags = {
@@ -141,7 +142,7 @@ def _swept(jobs: list[Job]) -> list[str]:
 def _close_parent(settings: Tracking, jobs: list[Job], run_id: str | None) -> None:
     if run_id is None:
         return
-    client, _ = tracking.client(settings)
+    client, _ = tracking_store.client(settings)
     counts: dict[str, Any] = {"sweep.finished": sum(job.state == "finished" for job in jobs)}
     for key, value in counts.items():
         client.log_metric(run_id, key, float(value))

@@ -4,23 +4,18 @@ So there is one MLflow run per training run however many ranks there are, a slow
 and the run gets its right end status even if every rank was killed.
 """
 
-import contextlib
-import fcntl
 import json
-import os
 import queue
-import socket
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from sft_exp import rundir
 from sft_exp.request import Request, flatten, to_plain
 from sft_exp.rundir import RunDir
-from sft_exp.schema import Tracking, TrackingKind
+from sft_exp.schema import TrackingKind
+from sft_exp.tracking_store import client
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -35,63 +30,10 @@ SUMMARY = (
     "trainable_parameters",
 )  # fmt: skip
 """Fields of `result.json` that are metrics at the end."""
+ENDING = {"outcome", "reason"}
+"""Tags on how a run ended; it has none while it is on."""
 LEFT_OUT = ("hw.env", "tracking", "model.shape", "outputs", "resume", "name", "train.sample_prompts")
 """Configuration that is recorded in the run folder and would only clutter the comparison of runs."""
-
-
-def unreachable(tracking: Tracking, timeout_s: float = 3.0) -> str | None:
-    """One sentence if the tracking server does not answer: MLflow itself would try for four minutes."""
-    parts = urlsplit(tracking.uri or "")
-    if tracking.kind is TrackingKind.none or parts.scheme not in ("http", "https") or parts.hostname is None:
-        return None
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    try:
-        socket.create_connection((parts.hostname, port), timeout_s).close()
-    except OSError as error:
-        address = f"{parts.scheme}://{parts.hostname}:{port}"
-        return (
-            f"the tracking server {address} does not answer ({error}): start it, or use tracking.uri=null or "
-            "tracking=none."
-        )
-    return None
-
-
-@contextlib.contextmanager
-def _one_at_a_time(uri: str) -> Iterator[None]:
-    """Lock beside a sqlite store: processes that create one together break it for good."""
-    if not uri.startswith("sqlite:///"):
-        yield
-        return
-    store = Path(uri.removeprefix("sqlite:///"))
-    store.parent.mkdir(parents=True, exist_ok=True)
-    with store.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def client(tracking: Tracking) -> "tuple[MlflowClient, str]":
-    """Client and experiment id; makes store and experiment if they are not there."""
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
-    import logging
-
-    for name in ("alembic", "mlflow.store.db.utils"):  # a page of migrations for each new database
-        logging.getLogger(name).setLevel(logging.WARNING)
-    from mlflow import MlflowClient
-
-    uri = tracking.uri or ""
-    with _one_at_a_time(uri):
-        made = MlflowClient(tracking_uri=uri)
-        found = made.get_experiment_by_name(tracking.experiment)
-        if found is not None:
-            return made, str(found.experiment_id)
-        artifacts = None
-        if uri.startswith("sqlite:///"):
-            artifacts = (Path(uri.removeprefix("sqlite:///")).parent / "mlartifacts").as_uri()
-        # Without the kind the UI opens on its pages for chat applications.
-        tags = {"mlflow.experimentKind": "custom_model_development"}
-        return made, str(made.create_experiment(tracking.experiment, artifact_location=artifacts, tags=tags))
 
 
 def params(request: Request, derived: dict[str, Any]) -> dict[str, str]:
@@ -114,6 +56,7 @@ class Tracker:
         self.run_id: str | None = None
         # Last step sent for each metric: what a resumed run repeats is not sent twice.
         self.sent: dict[str, int] = {}
+        self.resumes = 0
         self._queue: queue.Queue[list[dict[str, Any]] | tuple[str, dict[str, Any]] | None] = queue.Queue()
         self._thread: threading.Thread | None = None
 
@@ -154,28 +97,53 @@ class Tracker:
             self.error = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
     def _open(self, tags: dict[str, Any], derived: dict[str, Any], artifacts: list[Path]) -> "MlflowClient":
-        from mlflow.entities import Param, RunTag
-
         made, experiment_id = client(self.tracking)
         text = {key: str(value)[:5000] for key, value in {**self.tracking.tags, **tags}.items()}
-        resumed = rundir.read_json(self.run.tracking) if self.run.tracking.exists() else None
-        if resumed and resumed["uri"] == self.tracking.uri:
-            self.run_id, self.sent = str(resumed["run_id"]), dict(resumed["sent"])
-            made.update_run(self.run_id, status="RUNNING")
+        earlier = rundir.read_json(self.run.tracking) if self.run.tracking.exists() else None
+        if earlier and earlier["uri"] == self.tracking.uri:
+            self._reopen(made, earlier, text, params(self.request, derived))
         else:
-            if self.request.parent_run_id:
-                text["mlflow.parentRunId"] = self.request.parent_run_id
-            self.run_id = made.create_run(experiment_id, run_name=self.run.name, tags=text).info.run_id
-            pairs = [Param(key, value) for key, value in params(self.request, derived).items()]
-            for start in range(0, len(pairs), 100):
-                made.log_batch(self.run_id, params=pairs[start : start + 100])
-        self._save()
-        if resumed:
-            made.log_batch(self.run_id, tags=[RunTag(f"resume.{key}", value) for key, value in text.items()])
+            self._create(made, experiment_id, text, params(self.request, derived))
         for file in artifacts:
             if file.exists():
                 made.log_artifact(self.run_id, str(file))
         return made
+
+    def _create(self, made: "MlflowClient", experiment_id: str, tags: dict[str, str], flat: dict[str, str]) -> None:
+        from mlflow.entities import Param
+
+        if self.request.parent_run_id:
+            tags["mlflow.parentRunId"] = self.request.parent_run_id
+        self.run_id = str(made.create_run(experiment_id, run_name=self.run.name, tags=tags).info.run_id)
+        self._save()
+        pairs = [Param(key, value) for key, value in flat.items()]
+        for start in range(0, len(pairs), 100):
+            made.log_batch(self.run_id, params=pairs[start : start + 100])
+
+    def _reopen(
+        self, made: "MlflowClient", earlier: dict[str, Any], tags: dict[str, str], flat: dict[str, str]
+    ) -> None:
+        """Go on in the recorded run: how it ended is no longer true, and what is new stands in `resume.N.*` tags.
+
+        MLflow refuses to change a parameter, so a new value is a tag too.
+        """
+        from mlflow.entities import RunTag
+
+        self.run_id, self.sent = str(earlier["run_id"]), dict(earlier["sent"])
+        self.resumes = int(earlier.get("resumes", 0)) + 1
+        self._save()
+        stored = made.get_run(self.run_id).data
+        made.update_run(self.run_id, status="RUNNING")
+        for key in ENDING & stored.tags.keys():
+            made.delete_tag(self.run_id, key)
+        known = {**stored.tags, **stored.params}
+        new = [
+            RunTag(f"resume.{self.resumes}.{key}", value[:5000])
+            for key, value in {**tags, **flat}.items()
+            if known.get(key) != value
+        ]
+        for start in range(0, len(new), 100):
+            made.log_batch(self.run_id, tags=new[start : start + 100])
 
     def _log(self, made: "MlflowClient", rows: list[dict[str, Any]]) -> None:
         from mlflow.entities import Metric
@@ -221,19 +189,7 @@ class Tracker:
         made.log_batch(self.run_id, metrics=points)
 
     def _save(self) -> None:
-        rundir.write_json(self.run.tracking, {"uri": self.tracking.uri, "run_id": self.run_id, "sent": self.sent})
-
-
-def read_rows(path: Path, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
-    """Whole lines of a metrics file from a byte offset on, and the offset after them."""
-    rows: list[dict[str, Any]] = []
-    if not path.exists():
-        return rows, offset
-    with path.open("rb") as file:
-        file.seek(offset)
-        for line in file:
-            if not line.endswith(b"\n"):
-                break
-            rows.append(json.loads(line))
-            offset += len(line)
-    return rows, offset
+        rundir.write_json(
+            self.run.tracking,
+            {"uri": self.tracking.uri, "run_id": self.run_id, "sent": self.sent, "resumes": self.resumes},
+        )

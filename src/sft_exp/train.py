@@ -7,16 +7,16 @@ import torch
 from transformers import EarlyStoppingCallback, PreTrainedTokenizerFast
 from trl import SFTConfig
 
-from sft_exp import adapter, model, rundir, splits
+from sft_exp import adapter, model, operations, rundir, splits
 from sft_exp.arguments import arguments
 from sft_exp.callbacks import Clock, Samples
 from sft_exp.errors import ConfigError
 from sft_exp.labels import chat_end_token
+from sft_exp.metrics import read_rows
 from sft_exp.request import Request
 from sft_exp.rundir import RunDir
 from sft_exp.schema import TRAINING_TEMPLATE, Device, Dtype, Experiment, Precision
 from sft_exp.tokenizer import load_tokenizer, new_tokens
-from sft_exp.tracking import read_rows
 from sft_exp.worker import wait_for_data
 
 
@@ -24,6 +24,7 @@ def train(request: Request, run: RunDir) -> None:
     """Train as the run folder says and leave the final model and `result.json` in it."""
     experiment = request.experiment
     require_device(experiment)
+    operations.load(experiment, run)  # compiles, if it must, while the data is prepared
     wait_for_data(run)
     data = rundir.read_json(run.data)
     args = arguments(request, run, evaluates=data["eval_rows"] > 0)

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from sft_exp import faults, request
-from sft_exp.launch import die_with_parent
+from sft_exp.descendants import die_with_parent
 from sft_exp.rundir import RunDir
 from sft_exp.schema import AdapterKind, Experiment
 

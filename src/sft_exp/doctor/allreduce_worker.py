@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from sft_exp import request, rundir
-from sft_exp.launch import die_with_parent
+from sft_exp.descendants import die_with_parent
 from sft_exp.rundir import RunDir
 from sft_exp.schema import Device
 

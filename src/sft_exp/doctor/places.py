@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from sft_exp import hub_access, sizes, tracking
+from sft_exp import hub_access, sizes, tracking_store
 from sft_exp.doctor.line import Line, fail, judged, ok, skip, warn
 from sft_exp.host import GIB
 from sft_exp.rules import machine as rules
@@ -25,7 +25,7 @@ def tracker(experiment: Experiment) -> list[Line]:
         return [skip("tracking", "tracking=none")]
     if not (settings.uri or "").startswith("http"):
         return [ok("tracking", "a file under outputs, no server")]
-    sentence = tracking.unreachable(settings)
+    sentence = tracking_store.unreachable(settings)
     return judged("tracking", [sentence] if sentence else [], "the server answers")
 
 

@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from sft_exp import host, hub_access, profiles, sizes, tracking
+from sft_exp import host, hub_access, profiles, sizes
 from sft_exp.machine import Card, Machine
 from sft_exp.rules import environment
 from sft_exp.rules import tracking as rules_tracking
@@ -44,7 +44,7 @@ def tracker(experiment: Experiment) -> Iterator[str]:
     settings = experiment.tracking
     if settings.kind is TrackingKind.none or not settings.uri or rules_tracking.uri_problem(settings.uri):
         return
-    if sentence := tracking.unreachable(settings):
+    if sentence := tracking_store.unreachable(settings):
         yield sentence
     if settings.uri.startswith("sqlite:///"):
         store = Path(settings.uri.removeprefix("sqlite:///"))
