@@ -20,7 +20,7 @@ class Sample:
         self._every = 1
 
     def add(self, conversation: Conversation) -> None:
-        """Take the text of every n-th row, last turn first; when the sample is full, n doubles and every second goes."""
+        """Take the text of every n-th row, last turn first; when the sample is full n doubles and every second goes."""
         if self._seen % self._every == 0:
             text = "\n".join(str(message["content"]) for message in reversed(conversation.messages))[:_CHARACTERS]
             if sum(map(str.isalpha, text)) >= LETTERS:

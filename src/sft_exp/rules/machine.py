@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from sft_exp import host, hub_access, profiles, sizes
+from sft_exp import host, hub_access, profiles, sizes, tracking_store
 from sft_exp.machine import Card, Machine
 from sft_exp.rules import environment
 from sft_exp.rules import tracking as rules_tracking
