@@ -13,6 +13,8 @@ from sft_exp.doctor.allreduce import Outcome
 from sft_exp.doctor.line import State
 from sft_exp.schema import Experiment
 
+pytestmark = pytest.mark.slow
+
 THREE = ("model=tiny", "hw=cpu2", "hw.processes=3", "train.global_batch=12")
 GPU = machine("4090", 4)
 NAMES = ["card 4", "card 5", "card 6", "card 7"]
