@@ -9,7 +9,7 @@ from enum import Enum
 
 from sft_exp import memory_activations as activations
 from sft_exp import memory_host, memory_states
-from sft_exp.memory_facts import Facts, facts, step_bytes
+from sft_exp.memory_facts import Facts, facts
 from sft_exp.schema import Device, Experiment
 
 GIB = 2**30
@@ -102,6 +102,7 @@ def _moments(f: Facts) -> dict[str, dict[str, float]]:
     """Peaks of one step: moment -> components that differ from `_fixed`, which is the whole where nothing does."""
     working = activations.layer_working(f)
     recomputed = activations.layer_kept(f) + activations.cast_weights(f) / f.layers if f.checkpointing else 0.0
+    buckets = memory_states.fixed_buckets(f) + memory_states.reducers(f) + memory_states.backward_buckets(f)
     differing = {
         "the loss": {
             "activations": activations.kept(f) + (activations.cast_weights(f) if f.checkpointing else 0),
@@ -113,17 +114,30 @@ def _moments(f: Facts) -> dict[str, dict[str, float]]:
         "the last layer, backward": {
             "activations": activations.kept(f) + recomputed + working,
             "logits and loss": _head_gradient(f),
+            "gradient buckets": buckets,
+        },
+        "the first full bucket": {
+            "activations": activations.kept(f) * _layers_left(f) + recomputed + working,
+            "logits and loss": _head_gradient(f),
+            "gradients": memory_states.reduced_gradients(f),
+            "gradient buckets": buckets,
         },
         "the first layer, backward": {
             "activations": _first_layer(f) + working,
-            "gradients": _gradients_before_first_layer(f) + memory_states.backward_buckets(f),
+            "gradients": _gradients_before_first_layer(f),
+            "gradient buckets": buckets,
         },
         "the embedding, backward": {
-            "gradients": memory_states.gradients(f) + memory_states.backward_buckets(f) + _embedding_gradient(f),
+            "gradients": memory_states.reduced_gradients(f) if f.stage else memory_states.gradients(f),
+            "gradient buckets": buckets + _embedding_gradient(f),
+        },
+        "the largest gradient, to the host": {
+            "weights": memory_states.weights(f) + memory_states.gathered(f, f.head if f.tied else None),
+            "activations": activations.kept(f) if f.full and not f.tied else 0,
+            "gradient buckets": buckets + memory_states.to_host(f),
         },
         "the optimizer step": {
-            "gradients": 0.0 if f.stage in (1, 2) else memory_states.gradients(f),
-            "optimizer step": memory_states.step_copies(f) + _step_temporaries(f),
+            "gradients": memory_states.gradients(f), "optimizer step": memory_states.step(f),
         },
     }  # fmt: skip
     return {name: {**_fixed(f), **parts} for name, parts in differing.items()}
@@ -134,6 +148,15 @@ def _head_gradient(f: Facts) -> float:
     return float(f.head * f.weight_bytes) if f.full and (f.tied or not f.accumulates) else 0
 
 
+def _layers_left(f: Facts) -> float:
+    """Share of the layers whose backward pass is still to come when a reduce bucket is full for the first time."""
+    if f.stage not in (1, 2):
+        return 1
+    before = 0 if f.tied or not f.full else f.head
+    trained = f.layer if f.full else f.trained // f.layers
+    return max(0, f.layers - max(0, f.reduce_bucket - before) // trained) / f.layers
+
+
 def _first_layer(f: Facts) -> float:
     """Activations when only the first layer's are left, recomputed if they are checkpointed, and its input."""
     casts = activations.cast_weights(f) / f.layers
@@ -142,8 +165,10 @@ def _first_layer(f: Facts) -> float:
 
 def _gradients_before_first_layer(f: Facts) -> float:
     """All gradients but the first layer's and the embedding's; with accumulation those of earlier passes are there."""
+    if f.stage in (1, 2):
+        return memory_states.reduced_gradients(f)
     total = memory_states.gradients(f)
-    if not f.full or f.stage >= 2:
+    if not f.full or f.stage == 3:
         return total
     if f.accumulates:
         return total + (_head_gradient(f) if f.tied else 0)
@@ -151,13 +176,11 @@ def _gradients_before_first_layer(f: Facts) -> float:
 
 
 def _embedding_gradient(f: Facts) -> float:
-    """The embedding's gradient is dense and new; it is added to the head's if tied, and to that of earlier passes."""
-    return float(f.head * f.weight_bytes * (int(f.tied) + int(f.accumulates))) if f.full else 0
+    """The embedding's gradient is dense and new, and is added to the head's if tied.
 
-
-def _step_temporaries(f: Facts) -> float:
-    """Square roots of torch's foreach optimizers; on the host where the optimizer is there."""
-    if f.offload_optimizer:
+    At stage 0 it is counted as a gradient already, unless it is added to that of earlier passes. DeepSpeed has its
+    gradients elsewhere.
+    """
+    if not f.full:
         return 0
-    part = f.trained / memory_states.shards(f)
-    return step_bytes(f) * (min(part, memory_states.SUB_GROUP) if f.stage == 3 else part)
+    return float(f.head * f.weight_bytes * (int(f.tied) + int(f.accumulates or f.stage > 0)))

@@ -41,16 +41,22 @@ def layer_token(f: Facts) -> float:
 
 
 def adapter_token(f: Facts) -> float:
-    """What an adapter changes in `layer_token`, in bytes. Measured (docs/memory.md), not derived.
+    """What an adapter changes in `layer_token`, in bytes, counted with saved-tensor hooks on peft's layers.
 
-    Frozen norms keep less. Factors in fp32 under autocast get a copy of their input each; in bitsandbytes' layers they
-    share it.
+    Two frozen norms do not keep their product: 2 x 2h (fp32: 2 x 4h) less. Each of the seven linear layers keeps the r
+    values between its factors. Factors in fp32 take the input in fp32 (peft/tuners/lora/layer.py, `_cast_input_dtype`),
+    and autocast casts it back for each layer: q, k, v, o, gate and up keep a copy of their own, 8h more. bitsandbytes'
+    layers leave their input alone under autocast (peft/tuners/lora/bnb.py, `requires_conversion`).
     """
     if f.full:
         return 0
-    if f.stage > 0 or f.compute_bytes == 4:
-        return -f.compute_bytes * f.hidden
-    return (5 if f.kind is AdapterKind.lora else -3) * f.hidden
+    copies = 8 * f.hidden if f.kind is AdapterKind.lora and casts_factors(f) else 0
+    return copies + (7 * f.rank - 2 * f.hidden) * f.compute_bytes
+
+
+def casts_factors(f: Facts) -> bool:
+    """Whether autocast makes 16-bit copies of an adapter's fp32 factors."""
+    return not f.full and f.factor_bytes > f.compute_bytes
 
 
 def layer_square(f: Facts) -> float:
@@ -76,8 +82,12 @@ def residual(f: Facts) -> float:
 
 
 def layer_working(f: Facts) -> float:
-    """Temporary results of one layer's backward pass: gradients of the MLP's three products and of its input."""
-    mlp = (2.5 * f.inner + 3 * f.hidden) * f.compute_bytes * f.tokens
+    """Temporary results of one layer's backward pass, beyond what it keeps: largest inside the MLP.
+
+    Its product's gradient and that of both factors are there together, while the saved product is freed: 2i values, and
+    3h for the gradients of the layer and its input (counted by following every tensor of a backward pass).
+    """
+    mlp = (2 * f.inner + 3 * f.hidden) * f.compute_bytes * f.tokens
     scores = 4 * f.heads * float(f.tokens) * f.length if f.attention is Attention.eager else 0
     dequantised = f.hidden * f.inner * f.compute_bytes if f.kind is AdapterKind.qlora else 0
     return mlp + scores + dequantised
@@ -90,7 +100,9 @@ def outside_layers(f: Facts) -> float:
 
 
 def cast_weights(f: Facts) -> float:
-    """autocast's 16-bit copies of the linear layers, kept until the forward pass ends, and by its graph until used."""
+    """autocast's 16-bit copies of fp32 weights, kept until the forward pass ends, and by its graph until used."""
+    if casts_factors(f):
+        return 2.0 * f.trained
     return 2.0 * f.linear if f.autocast else 0
 
 

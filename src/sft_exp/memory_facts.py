@@ -30,6 +30,8 @@ class Facts:
     linear: int
     """Parameters of the linear layers inside the decoder: cast by autocast, quantised by QLoRA."""
     kind: AdapterKind
+    rank: int
+    """Rank of the adapter; 0 without one."""
     stage: int
     offload_optimizer: bool
     offload_param: bool
@@ -93,7 +95,7 @@ def facts(experiment: Experiment) -> Facts | None:
         vocabulary=shape.vocab_size or 0, tied=bool(shape.tie_word_embeddings),
         parameters=sizes.parameters(shape), trained=sizes.trained_parameters(experiment),
         linear=layers * (2 * hidden * hidden + 2 * hidden * key_value + 3 * hidden * inner),
-        kind=experiment.adapter.kind, stage=stage,
+        kind=experiment.adapter.kind, rank=0 if full else experiment.adapter.r or 0, stage=stage,
         offload_optimizer=zero.offload_optimizer, offload_param=zero.offload_param,
         ranks=ranks, micro=micro, length=experiment.dataset.max_length,
         accumulates=train.global_batch > micro * ranks,

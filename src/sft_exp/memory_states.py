@@ -4,7 +4,7 @@ P parameters, T trained ones, N ranks. Read in torch, accelerate and deepspeed 0
 stage3.py).
 """
 
-from sft_exp.memory_facts import Facts, optimizer_bytes
+from sft_exp.memory_facts import Facts, optimizer_bytes, step_bytes
 from sft_exp.schema import AdapterKind
 
 NF4_BYTES = 0.5 + 4 / 64
@@ -15,6 +15,8 @@ LIVE_PARAMETERS = 1_000_000_000
 """stage3_max_live_parameters: gathered values that are kept for reuse."""
 SUB_GROUP = 1_000_000_000
 """Values that stage 3 updates at a time (sub_group_size)."""
+NORM_VALUES = 250_000_000
+"""Values whose norm stage 3 takes at a time."""
 
 
 def shards(f: Facts) -> int:
@@ -37,11 +39,14 @@ def weights(f: Facts) -> float:
     return 0 if f.offload_param else base_weights(f) / f.ranks
 
 
-def gathered(f: Facts) -> float:
-    """Stage 3: weights put together for use. One rank uses its own without a copy unless they come from the host."""
+def gathered(f: Facts, values: int | None = None) -> float:
+    """Stage 3: weights put together for use: at most `values`, or all that may be kept for reuse.
+
+    One rank uses its own without a copy unless they come from the host.
+    """
     if f.stage < 3 or (f.ranks == 1 and not f.offload_param):
         return 0
-    return float(min(f.parameters, LIVE_PARAMETERS) * f.weight_bytes)
+    return float(min(f.parameters, LIVE_PARAMETERS if values is None else values) * f.weight_bytes)
 
 
 def factors(f: Facts) -> float:
@@ -62,15 +67,34 @@ def optimizer(f: Facts) -> float:
 
 
 def gradients(f: Facts) -> float:
-    """Gradients when a backward pass has ended: whole below stage 2, T/N from there on, in host memory with offload."""
+    """Gradients when the backward pass of a step has ended: whole at stage 0, T/N above, in host memory with offload.
+
+    Stages 1 and 2 copy what belongs to a rank into one buffer (`copy_grads_in_partition`); all other gradients are views
+    of the reduce buckets or freed.
+    """
     if f.stage > 0 and f.offload_optimizer:
         return 0
-    return f.trained * f.factor_bytes / (f.ranks if f.stage >= 2 else 1)
+    return f.trained * f.factor_bytes / shards(f)
 
 
 def always_gradients(f: Facts) -> float:
-    """Gradients that are there when the backward pass begins: those of earlier passes, or stage 3's fixed buffer."""
+    """Gradients that are there when the backward pass begins: those of earlier passes, or stage 3's fixed buffer.
+
+    Stage 1 reduces in the last pass of a step only, so that earlier ones leave whole gradients.
+    """
+    if f.stage == 1 and f.accumulates:
+        return float(f.trained * f.factor_bytes)
     return gradients(f) if f.accumulates or f.stage == 3 else 0
+
+
+def reduced_gradients(f: Facts) -> float:
+    """Gradients from the first full reduce bucket on: the rank's whole buffer is made then (`copy_grads_in_partition`).
+
+    Stage 2 adds it to that of earlier passes, `all_grad_tensors`, when the pass ends.
+    """
+    if f.stage not in (1, 2):
+        return always_gradients(f)
+    return gradients(f) + (always_gradients(f) if f.stage == 2 else 0)
 
 
 def reducers(f: Facts) -> float:
@@ -78,22 +102,53 @@ def reducers(f: Facts) -> float:
     return float(f.trained * f.factor_bytes) if f.stage == 0 and f.ranks > 1 else 0
 
 
+def largest(f: Facts) -> float:
+    """Values of the largest trained parameter."""
+    return float(f.head if f.full else f.rank * max(f.inner, f.hidden))
+
+
 def fixed_buckets(f: Facts) -> float:
-    """DeepSpeed buffers that are always there: stage 3's reduce bucket; the largest gradient on its way to the host."""
-    bucket = f.reduce_bucket * f.factor_bytes if f.stage == 3 else 0
-    largest = f.head if f.full else f.hidden * 64
-    way = largest * f.factor_bytes if f.stage > 0 and f.offload_optimizer else 0
-    return float(bucket + way)
+    """DeepSpeed buffers that are always there: stage 3's reduce bucket; stage 1 and 2's way to the host.
+
+    The latter takes the largest gradient (`temp_grad_buffer_for_gpu_offload`, stage_1_and_2.py only).
+    """
+    if f.stage == 3:
+        return float(f.reduce_bucket * f.factor_bytes)
+    return largest(f) * f.factor_bytes if f.stage > 0 and f.offload_optimizer else 0
 
 
 def backward_buckets(f: Facts) -> float:
-    """Stages 1 and 2 fill two reduce buckets in turn (overlap_comm), from the first gradient on."""
+    """Stages 1 and 2 fill two reduce buckets in turn (overlap_comm), from the first gradient on (`setup_buckets`)."""
     return 2.0 * f.reduce_bucket * f.factor_bytes if f.stage in (1, 2) else 0
 
 
-def step_copies(f: Facts) -> float:
-    """DeepSpeed's step: gradients flattened in 16 bit, then in fp32; the 16-bit ones are freed before the update."""
-    if f.stage == 0 or f.offload_optimizer:
+def to_host(f: Facts) -> float:
+    """The largest gradient on its way to the host: its norm is taken in fp64 (`get_norm_dtype`).
+
+    A gradient larger than the bucket is not copied there and still exists. Stage 3 takes norms of 250 million values at
+    a time (`_constant_buffered_norm2`) and has the gradient once more, from its buffer on the host (`partition_grads`).
+    """
+    if not f.offload_optimizer:
         return 0
-    part = f.trained / f.ranks
-    return 4.0 * (min(part, SUB_GROUP) if f.stage == 3 else part)
+    part = min(largest(f), f.trained / f.ranks)
+    own = largest(f) * f.factor_bytes if largest(f) > f.reduce_bucket else 0
+    if f.stage == 3:
+        return own + part * f.factor_bytes / f.ranks + 8 * min(part / f.ranks, NORM_VALUES)
+    return own + 8 * part
+
+
+def step(f: Facts) -> float:
+    """What the optimizer's step needs besides the gradients: an fp32 copy of them, and the optimizer's own results.
+
+    Stages 1 and 2 flatten the 16-bit gradients first, 2T/N + 4T/N. Their buffer serves all parameter groups and lives
+    until the last one is stepped (`step`, stage_1_and_2.py); the Trainer makes two where norms or biases are trained,
+    without weight decay. An adapter has one, whose gradients are freed before the update.
+    """
+    if f.offload_optimizer:
+        return 0
+    part = f.trained / shards(f)
+    sub_group = min(part, SUB_GROUP) if f.stage == 3 else part
+    update = sub_group * ((4 if f.stage > 0 else 0) + step_bytes(f))
+    if f.stage not in (1, 2):
+        return update
+    return max(update - (0 if f.full else gradients(f)), part * (f.factor_bytes + 4))
