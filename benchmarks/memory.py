@@ -6,58 +6,31 @@
 Each case is three optimizer steps through the command line, with random weights and rows that fill
 `dataset.max_length`. Cases that the file holds are left out, so a stopped benchmark goes on where it was. Runs share
 the card as long as their plans fit into it together (`--jobs`): torch counts the peak of each process by itself.
-`--cap` gives every process so many GiB and no more, to see whether what is planned to fit does.
+`--cap` runs other cases, whose plans lie near 24 GiB, and gives every process so many GiB and no more, to see whether
+what is planned to fit does.
 """
 
 import argparse
 import json
 import os
-import random
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from memory_cases import CASES, Case
+from memory_cases import CAPPED, CASES, Case
+from memory_rows import rows_name, write_rows
 
 from sft_exp.memory import CONTEXT_GIB
 
-ROWS = 64
 LIMIT_S = 240
 """Seconds one run may take; the first DeepSpeed offload compiles its CPU Adam."""
-
-
-def words() -> list[str]:
-    """Words that are one token each for the tokenizer shipped with the package, so that lengths are known."""
-    import tokenizers
-
-    import sft_exp
-
-    made = tokenizers.Tokenizer.from_file(str(Path(sft_exp.__file__).parent / "assets/tokenizer/tokenizer.json"))
-    candidates = (made.decode([index]).strip() for index in range(made.get_vocab_size()))
-    return sorted({word for word in candidates if word.isalpha() and len(made.encode(f"a {word}").ids) == 2})
-
-
-def write_rows(path: Path, length: int, packing: bool) -> None:
-    """Plain text of nearly `length` tokens, in turn a little more and less, so that batches are full and padded.
-
-    For packing a third of that, since a row with one conversation needs no mask.
-    """
-    dice, known = random.Random(length), words()
-    with path.open("w", encoding="utf-8") as file:
-        for number in range(ROWS * (3 if packing else 1)):
-            count = length // 3 - 8 if packing else length + (20 if number % 2 else -20)
-            file.write(json.dumps({"text": " ".join(dice.choices(known, k=count))}) + "\n")
-
-
-def rows_name(case: Case) -> str:
-    """File of a case's rows."""
-    return f"{case.length}{'-packed' if case.packing else ''}.jsonl"
 
 
 def overrides(case: Case, folder: Path, cap: float | None) -> list[str]:
@@ -132,7 +105,7 @@ def show(row: dict[str, Any]) -> None:
     """One line for a person."""
     result = row.get("result", {})
     peak, planned = result.get("peak_memory_gib"), result.get("planned_memory_gib")
-    verdict = "out of memory" if row.get("out_of_memory") else f"exit {row['exit']}"
+    verdict = ending(row) if row.get("out_of_memory") else f"exit {row['exit']}"
     words = f"peak {peak:.2f}" if peak else verdict
     print(f"{row['name']:<50}{row['seconds']:>6.0f} s  {words}" + (f"  planned {planned:.2f}" if planned else ""))
 
@@ -144,19 +117,32 @@ def summary(out: Path) -> None:
     if errors:
         print(f"{len(errors)} runs: median error {statistics.median(errors):.1%}, worst {errors[-1]:.1%}")
     for verdict in ("fits", "tight", "does not fit"):
-        ran = ["result" in row for row in rows if row["cap_gib"] and (row.get("plan") or {}).get("verdict") == verdict]
-        if ran:
-            print(f"planned as '{verdict}': {len(ran)}, of which {sum(ran)} ran")
+        chosen = [row for row in rows if row["cap_gib"] and (row.get("plan") or {}).get("verdict") == verdict]
+        if chosen:
+            ends = Counter(ending(row) for row in chosen)
+            print(f"planned as '{verdict}': {len(chosen)}: {', '.join(f'{ends[end]} {end}' for end in ends)}")
+            wrong = {"fits": "out of memory", "does not fit": "ran"}.get(verdict)
+            for row in chosen:
+                if ending(row) == wrong:
+                    print(f"  wrong: {row['name']}")
+
+
+def ending(row: dict[str, Any]) -> str:
+    """How a run ended; one that failed for another reason says nothing about memory."""
+    if "result" in row:
+        return "ran"
+    return "out of memory" if row.get("out_of_memory") else "failed otherwise"
 
 
 def benchmark(out: Path, jobs: int, memory: float, deadline_s: float, cap: float | None) -> None:
     """Run what is missing, several at a time, until done or out of time."""
     begun = time.monotonic()
-    waiting = [case for case in CASES if case.name not in known(out)]
+    cases = CASES if cap is None else CAPPED
+    waiting = [case for case in cases if case.name not in known(out)]
     running: list[Running] = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        for case in {rows_name(case): case for case in CASES}.values():
+        for case in {rows_name(case): case for case in cases}.values():
             write_rows(folder / rows_name(case), case.length, case.packing)
         while running or waiting:
             late = time.monotonic() - begun > deadline_s

@@ -97,6 +97,26 @@ def test_components_by_hand(here: Path) -> None:
     assert made.parts["optimizer step"] == 2 * total
 
 
+def test_gradients_stay_in_the_step_of_stage_two_by_hand(here: Path) -> None:
+    """One card: 24 bytes per parameter with square roots, 2 + 4 + 8 + 2 and 6 for flattening if the update is fused."""
+    total, workspace = 1_777_088_000, memory.WORKSPACE_GIB * memory.GIB
+    words = ("model=r1-qwen1.5b", "hw=h200", "zero=2", "train.gradient_checkpointing=true", "train.micro_batch=1")
+    for optimizer, size in (("adamw_torch", 24), ("adamw_torch_fused", 22)):
+        made = memory.plan(assembled(*words, f"train.optimizer={optimizer}", on=machine("h200")))
+        assert made is not None
+        assert made.moment == "the optimizer step"
+        assert sum(made.parts.values()) == size * total + workspace
+
+
+def test_norms_of_offloaded_gradients_are_fp64_by_hand(here: Path) -> None:
+    """An embedding larger than the bucket: itself, the buffer for its way, 8 bytes for its norm, and two buckets."""
+    words = ("model=qwen1.5b", "hw=h200", "zero=2_offload", "train.gradient_checkpointing=true", "train.micro_batch=1")
+    made = memory.plan(assembled(*words, on=machine("h200")))
+    assert made is not None
+    assert made.moment == "the largest gradient, to the host"
+    assert made.parts["gradient buckets"] == (2 + 2 + 8) * 151_936 * 1536 + 2 * 2 * 200_000_000
+
+
 def test_offload_moves_state_to_the_host(here: Path) -> None:
     card, host = planned("zero=2"), planned("zero=2_offload")
     assert "master copies" not in host.parts

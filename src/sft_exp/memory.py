@@ -13,8 +13,10 @@ from sft_exp.memory_facts import Facts, facts
 from sft_exp.schema import Device, Experiment
 
 GIB = 2**30
-ERROR = 0.08
-"""Largest error of the plan on the points it was compared with, rounded up (docs/memory.md)."""
+ERROR = 0.05
+"""Largest error of the plan on the points of the same program, rounded up (docs/memory.md)."""
+SLACK = 0.03
+"""Share that torch's allocator may hold and not be able to use: assumed (docs/memory.md)."""
 CONTEXT_GIB = 0.75
 """CUDA context, kernels and NCCL in one process, outside torch's count (measured on an H200)."""
 WORKSPACE_GIB = 0.066
@@ -60,10 +62,10 @@ class MemoryPlan:
 
     @property
     def verdict(self) -> Verdict:
-        """Fits: also if the plan is too low by its error. Does not fit: also if it is too high by it."""
+        """Fits: also if the plan is too low by its error, with slack. Does not fit: also if it is too high by it."""
         if self.memory_gib is None:
             return Verdict.unknown
-        if self.allocated_gib * (1 + ERROR) + CONTEXT_GIB <= self.memory_gib:
+        if self.allocated_gib * (1 + ERROR + SLACK) + CONTEXT_GIB <= self.memory_gib:
             return Verdict.fits
         if self.allocated_gib * (1 - ERROR) + CONTEXT_GIB > self.memory_gib:
             return Verdict.too_large

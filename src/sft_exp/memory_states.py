@@ -69,8 +69,8 @@ def optimizer(f: Facts) -> float:
 def gradients(f: Facts) -> float:
     """Gradients when the backward pass of a step has ended: whole at stage 0, T/N above, in host memory with offload.
 
-    Stages 1 and 2 copy what belongs to a rank into one buffer (`copy_grads_in_partition`); all other gradients are views
-    of the reduce buckets or freed.
+    Stages 1 and 2 copy what belongs to a rank into one buffer (`copy_grads_in_partition`); all other gradients are
+    views of the reduce buckets or freed.
     """
     if f.stage > 0 and f.offload_optimizer:
         return 0
