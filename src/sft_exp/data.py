@@ -1,11 +1,9 @@
 """`python -m sft_exp data ...`: prepare the rows and show what became of them, without training."""
 
-import os
-import sys
-
 from sft_exp import check, data_report, prepare, resolve, rundir
 from sft_exp.errors import ConfigError
 from sft_exp.machine import look
+from sft_exp.preview import on_terminal
 from sft_exp.request import Request, to_plain
 from sft_exp.rules import dataset, model
 
@@ -17,7 +15,7 @@ def show(request: Request) -> None:
     report, problems = prepare.report(experiment)
     folder = rundir.data_folder(experiment)
     prepare.write(report, problems, folder)
-    print(data_report.text(to_plain(report), colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
+    print(data_report.text(to_plain(report), colour=on_terminal()))
     print(f"\nreport   {folder / 'data_report.html'}")
     if problems:
         raise ConfigError(*problems)

@@ -2,7 +2,6 @@
 
 import argparse
 import io
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from sft_exp import request, rowlog, rundir
 from sft_exp.errors import ConfigError
+from sft_exp.preview import on_terminal
 from sft_exp.rundir import RunDir
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def show(argv: Sequence[str]) -> None:
     tokenizer = _tokenizer(run)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that does not know UTF-8
-    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    colour = on_terminal()
     print(title)
     for number, record in enumerate(found, start=1):
         row = prepared[int(record["row"])]

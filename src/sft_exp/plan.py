@@ -7,9 +7,8 @@ import shlex
 from pathlib import Path
 
 from sft_exp import check, launch, memory_report, origin, record, resume, rundir, sizes
-from sft_exp.errors import ConfigError
 from sft_exp.machine import look
-from sft_exp.request import Request, flatten, read, to_plain
+from sft_exp.request import Request
 from sft_exp.resolve import resolve
 from sft_exp.run import batch, deepspeed
 
@@ -51,18 +50,8 @@ def show(request: Request) -> None:
 
 def recorded(request: Request) -> Request:
     """What `resume=FOLDER` would run: the recorded experiment with what a resumed run may change."""
-    folder = Path(request.experiment.resume or "").expanduser()
-    if not (folder / "request.json").is_file():
-        raise ConfigError(f"resume={folder} is no run folder (it has no request.json): give one from outputs/.")
-    keys = [key for key in (word.partition("=")[0].lstrip("+") for word in request.overrides) if key != "resume"]
-    if refused := [key for key in keys if key not in resume.CHANGEABLE]:
-        raise ConfigError(
-            f"{refused[0]} cannot change when a run is resumed: leave it out, or start a new run; what may change: "
-            f"{', '.join(resume.CHANGEABLE)}."
-        )
-    found, asked = read(folder / "request.json"), flatten(to_plain(request.experiment))
-    changed = resume.apply(found.experiment, {key: asked[key] for key in keys})
-    return dataclasses.replace(found, experiment=changed, overrides=[*found.overrides, *request.overrides])
+    found = resume.changed(request)
+    return dataclasses.replace(found, overrides=[*found.overrides, *request.overrides])
 
 
 def _steps(request: Request) -> str:

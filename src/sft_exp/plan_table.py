@@ -1,11 +1,11 @@
 """`plan -m`: one table over the combinations of a sweep, which answers what can run on a machine."""
 
 from sft_exp import check, memory, memory_advice
-from sft_exp.batch import Batch
 from sft_exp.machine import Machine, look
 from sft_exp.memory import Verdict
 from sft_exp.request import Request
 from sft_exp.resolve import resolve
+from sft_exp.run import batch
 from sft_exp.schema import Experiment
 
 HEAD = ("micro batch", "GiB per GPU", "of", "host GiB", "verdict", "cheapest change that fits, or problem")
@@ -49,9 +49,7 @@ def row(request: Request, machine: Machine) -> tuple[str, ...]:
 
 def memory_cells(experiment: Experiment) -> tuple[str, ...]:
     """Micro batch, memory per GPU, memory of the card, host memory, verdict and advice."""
-    train, processes = experiment.train, experiment.hw.processes or 1
-    micro = train.micro_batch or 1
-    cut = Batch(micro, train.global_batch // (micro * processes), processes)
+    cut = batch(Request(experiment=experiment))
     plan = memory.plan(experiment)
     if plan is None:
         return (f"{cut.micro} x {cut.accumulation}", "-", "-", "-", "not planned", "")

@@ -1,5 +1,7 @@
 """A row as the model sees it: its text in pieces that are trained, masked or control tokens."""
 
+import os
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -39,6 +41,11 @@ def pieces(
         found.append((text, kinds[begin]))
         begin = end
     return found
+
+
+def on_terminal() -> bool:
+    """Whether output may be coloured."""
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
 
 
 def ansi(pieces: Sequence[tuple[str, str]], colour: bool) -> str:

@@ -5,7 +5,7 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +29,18 @@ DIFF_LIMIT = 5_000_000
 
 def versions() -> dict[str, str]:
     """Installed versions of the packages that decide a result."""
+    return {"python": platform.python_version(), **installed(PACKAGES)}
+
+
+def installed(names: Iterable[str]) -> dict[str, str]:
+    """Versions of those packages that are there."""
     found = {}
-    for name in PACKAGES:
+    for name in names:
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return {"python": platform.python_version(), **found}
+    return found
 
 
 def freeze() -> str:

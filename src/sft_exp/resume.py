@@ -31,14 +31,11 @@ RECORDS = (
 
 def reopen(request: Request, machine: Machine) -> tuple[Request, RunDir]:
     """The recorded request with the changes that a resumed run may have, and its folder made ready."""
-    folder = Path(request.experiment.resume or "").expanduser()
-    if not (folder / "request.json").is_file():
-        raise ConfigError(f"resume={folder} is no run folder (it has no request.json): give one from outputs/.")
+    folder = _folder(request)
     run = RunDir(folder)
     _recover(run)
-    recorded = read(run.request)
-    changed = _changes(request)
-    experiment = apply(recorded.experiment, {key: _value(request.experiment, key) for key in changed})
+    recorded = changed(request)
+    experiment = recorded.experiment
     findings = check.check(experiment, machine)
     check.refuse(findings)
     checkpoint = run.newest_checkpoint()
@@ -53,6 +50,20 @@ def reopen(request: Request, machine: Machine) -> tuple[Request, RunDir]:
     rundir.write_json(run.request, again)
     rundir.write_json(run.config, experiment)
     return again, run
+
+
+def changed(request: Request) -> Request:
+    """The recorded request with the changes that a resumed run may have; nothing is written."""
+    recorded = read(_folder(request) / "request.json")
+    values = {key: _value(request.experiment, key) for key in _changes(request)}
+    return dataclasses.replace(recorded, experiment=apply(recorded.experiment, values))
+
+
+def _folder(request: Request) -> Path:
+    folder = Path(request.experiment.resume or "").expanduser()
+    if not (folder / "request.json").is_file():
+        raise ConfigError(f"resume={folder} is no run folder (it has no request.json): give one from outputs/.")
+    return folder
 
 
 def _changes(request: Request) -> list[str]:

@@ -13,6 +13,7 @@ from packaging.version import Version
 
 from sft_exp import record
 from sft_exp.doctor.line import Line, fail, ok, skip, warn
+from sft_exp.record import installed
 from sft_exp.rules import zero
 from sft_exp.schema import AdapterKind, Experiment, TrackingKind
 
@@ -37,17 +38,6 @@ def tested() -> dict[str, str]:
         if file.is_file():
             return dict(re.findall(r"^([\w.-]+)==(\S+)", file.read_text(encoding="utf-8").lower(), re.M))
     return {}
-
-
-def installed(names: list[str]) -> dict[str, str]:
-    """Versions of those packages that are there."""
-    found = {}
-    for name in names:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def python(wanted: str, version: str) -> Line:
