@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from sft_exp import batch, hw, memory
+from sft_exp import batch, hw, memory, zero_file
 from sft_exp.machine import Machine
 from sft_exp.memory import Verdict
 from sft_exp.schema import (
@@ -34,7 +34,7 @@ def resolve(experiment: Experiment, machine: Machine) -> Experiment:
     outputs = str(Path(experiment.outputs).expanduser().absolute())
     decided = dataclasses.replace(
         experiment, model=_model(model), hw=profile, train=train, outputs=outputs,
-        dataset=_dataset(experiment.dataset),
+        dataset=_dataset(experiment.dataset), zero=zero_file.folded(experiment.zero),
         tracking=dataclasses.replace(experiment.tracking, uri=_uri(experiment, outputs)),
     )  # fmt: skip
     return _with_micro(decided, _micro(decided))

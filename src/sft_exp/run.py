@@ -97,11 +97,7 @@ def batch(request: Request) -> Batch:
 
 def deepspeed(request: Request) -> dict[str, Any] | None:
     """DeepSpeed configuration of a resolved request."""
-    experiment, cut = request.experiment, batch(request)
-    return zero.config(
-        experiment.zero, precision=experiment.train.precision, micro=cut.micro, accumulation=cut.accumulation,
-        clip=experiment.train.max_grad_norm,
-    )  # fmt: skip
+    return zero.of(request.experiment)
 
 
 def _ranks_name(request: Request) -> str:

@@ -235,8 +235,10 @@ class Zero:
     """Elements reduced at a time; memory on the card grows with it."""
     allgather_bucket_size: int = 200_000_000
     """Elements gathered at a time (stages 1 and 2)."""
+    json: str | None = None
+    """A DeepSpeed configuration file of one's own, merged as `extra` is."""
     extra: dict[str, Any] = field(default_factory=dict)
-    """Merged into the DeepSpeed configuration; keys that contradict the run are refused."""
+    """Merged into the DeepSpeed configuration; values that contradict the run are refused."""
 
 
 @dataclass(kw_only=True, slots=True)
