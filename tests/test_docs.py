@@ -1,15 +1,18 @@
 """The documentation tells the truth: links lead somewhere, commands compose, and nothing that exists is left out."""
 
+import importlib.metadata
+import json
 import re
 import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from composing import GROUPS, options
-from sft_exp import cli, data_rows, explain, schema
+from composing import GROUPS, Compose, options
+from sft_exp import cli, data_rows, explain, schema, zero
 from sft_exp.request import flatten, to_plain
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -17,6 +20,7 @@ SOURCE = ROOT / "src" / "sft_exp"
 FILES = [ROOT / name for name in ("README.md", "README.zh.md", "CHANGELOG.md", "CONTRIBUTING.md")]
 FILES += sorted((ROOT / "docs").glob("*.md"))
 DEFAULTS = flatten(to_plain(schema.Experiment()))
+DEEPSPEED = Path(str(importlib.metadata.distribution("deepspeed").locate_file("deepspeed")))
 OTHERS = {"dataset.fingerprint", "tracking.json"}
 """A tag and a file whose names look like configuration."""
 
@@ -117,6 +121,31 @@ def test_every_option_is_listed() -> None:
         (group, name) for group in GROUPS if group != "train" for name in options(group) if f"`{name}`" not in text
     ]
     assert missing == []
+
+
+def test_every_deepspeed_value_is_listed(compose: Compose) -> None:
+    """The table of docs/deepspeed.md has every key and value of every stage, each with a name in DeepSpeed's source."""
+    stages = ("1", "2", "3", "2_offload", "3_offload")
+    made = {stage: flatten(_deepspeed(compose(f"zero={stage}").experiment.zero) or {}) for stage in stages}
+    assert sorted({"0", *stages}) == options("zero")
+    assert _deepspeed(compose("zero=0").experiment.zero) is None
+    keys = list(dict.fromkeys(key for stage in ("2", "3_offload", "2_offload") for key in made[stage]))
+    text = (ROOT / "docs" / "deepspeed.md").read_text(encoding="utf-8")
+    table = text.partition("<!-- values -->")[2].partition("<!-- end -->")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.strip().splitlines()]
+    assert rows[0][1:6] == [f"`zero={stage}`" for stage in stages]
+    assert sorted(row[0].strip("`") for row in rows[2:]) == sorted(keys)
+    why = text.partition("\nWhy:\n")[2].partition("\n## ")[0]
+    for key, *values, source in ((row[0].strip("`"), *row[1:]) for row in rows[2:]):
+        shown = [json.dumps(made[stage][key]) if key in made[stage] else "-" for stage in stages]
+        assert values == shown, key
+        assert f"`{key}`" in why, key
+        file, name = re.findall(r"`([^`]+)`", source)
+        assert re.search(rf"\b{name}\b", (DEEPSPEED / file).read_text(encoding="utf-8")), source
+
+
+def _deepspeed(settings: schema.Zero) -> dict[str, Any] | None:
+    return zero.config(settings, precision=schema.Precision.bf16, micro=2, accumulation=4, clip=1.0)
 
 
 def test_every_verdict_and_metric_is_explained() -> None:

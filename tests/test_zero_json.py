@@ -70,11 +70,12 @@ def test_every_contradiction_is_named_at_once(here: Path) -> None:
     found = problems(CONTRADICTING)
     assert all(line.endswith("remove it.") and "\n" not in line for line in found)
     for words in (
-        ("train_batch_size=64", "has 16", "train.global_batch"), ("train_micro_batch_size_per_gpu=8", "train.micro_batch"),
+        ("train_batch_size=64", "has 16", "train.global_batch"),
+        ("train_micro_batch_size_per_gpu=8", "train.micro_batch"),
         ("gradient_accumulation_steps=3", "has 1"), ("gradient_clipping=0.5", "has 1.0", "train.max_grad_norm"),
         ("bf16.enabled=false", "has true", "train.precision"), ("fp16.enabled=true", "has false"),
         ("fp16.auto_cast=true",), ("optimizer", "train.optimizer"), ("scheduler", "train.scheduler"),
-        ("torch_autocast", "train.precision"), ("elasticity",), ("autotuning",), ("stage=3", "has 2", "from zero"),
+        ("torch_autocast", "train.precision"), ("elasticity",), ("autotuning",), ("stage=3", "has 2", "change zero"),
         ("offload_optimizer.device=cpu", "has none", "zero=2_offload"), ("offload_param.device=nvme", "zero=3_offload"),
         ("reduce_bucket_size=500000000.0", "zero.reduce_bucket_size"), ("allgather_bucket_size=500000000.0",),
         ("cpu_offload", "zero=2_offload"),

@@ -21,8 +21,8 @@ def config(zero: Zero, *, precision: Precision, micro: int, accumulation: int, c
     """DeepSpeed's JSON, or None at stage 0, which does without DeepSpeed.
 
     There is no `optimizer` and no `scheduler` block: the trainer's own are used, so that a schedule means the same
-    at each stage and nothing has to be compiled with nvcc. `gradient_clipping` is always given, since DeepSpeed has a default of its
-    own, which nobody holds against the trainer's.
+    at each stage and nothing has to be compiled with nvcc. `gradient_clipping` is always given, since DeepSpeed has a
+    default of its own, which nobody holds against the trainer's.
     """
     if zero.stage == 0:
         return None
@@ -69,6 +69,8 @@ def conflicts(experiment: Experiment) -> list[str]:
     """One sentence for each value of `zero.extra` that would contradict the run."""
     plain = dataclasses.replace(experiment, zero=dataclasses.replace(experiment.zero, extra={}))
     made = of(plain)
-    return [] if made is None else list(
-        zero_conflicts.problems(experiment.zero.extra, made, experiment.train.global_batch)
+    return (
+        []
+        if made is None
+        else list(zero_conflicts.problems(experiment.zero.extra, made, experiment.train.global_batch))
     )

@@ -24,23 +24,24 @@ NEVER = {
 OWNED = {
     "train_batch_size": "train.global_batch",
     "train_micro_batch_size_per_gpu": "train.micro_batch",
-    "gradient_accumulation_steps": "train.global_batch, which is micro batch x accumulation x ranks",
+    "gradient_accumulation_steps": "train.global_batch (micro batch x accumulation x ranks)",
     "gradient_clipping": "train.max_grad_norm",
     "bf16.enabled": "train.precision",
     "fp16.enabled": "train.precision",
     "fp16.auto_cast": "train.precision",
     "zero_optimization.stage": "zero",
-    "zero_optimization.offload_optimizer.device": "zero, as in zero=2_offload",
-    "zero_optimization.offload_param.device": "zero, as in zero=3_offload",
+    "zero_optimization.offload_optimizer.device": "zero (zero=2_offload)",
+    "zero_optimization.offload_param.device": "zero (zero=3_offload)",
     "zero_optimization.offload_optimizer.pin_memory": "zero.pin_memory",
     "zero_optimization.offload_param.pin_memory": "zero.pin_memory",
     "zero_optimization.reduce_bucket_size": "zero.reduce_bucket_size",
     "zero_optimization.allgather_bucket_size": "zero.allgather_bucket_size",
-    "zero_optimization.stage3_gather_16bit_weights_on_model_save": "nothing: weights are always saved whole",
-    "zero_optimization.gather_16bit_weights_on_model_save": "nothing: weights are always saved whole",
-    "zero_optimization.stage3_gather_fp16_weights_on_model_save": "nothing: weights are always saved whole",
+    "zero_optimization.compute_grad_norm": "",
+    "zero_optimization.stage3_gather_16bit_weights_on_model_save": "",
+    "zero_optimization.gather_16bit_weights_on_model_save": "",
+    "zero_optimization.stage3_gather_fp16_weights_on_model_save": "",
 }
-"""Values that follow from the run -> where they are set."""
+"""Values that follow from the run -> where they are set; empty where they are always the same."""
 
 
 def problems(extra: dict[str, Any], made: dict[str, Any], global_batch: int) -> Iterator[str]:
@@ -52,15 +53,21 @@ def problems(extra: dict[str, Any], made: dict[str, Any], global_batch: int) -> 
     run = expected(made, global_batch)
     for path, setter in OWNED.items():
         if path in given and path in run and given[path] != run[path]:
-            yield (
-                f"DeepSpeed's {path}={_text(given[path])} (zero.json, zero.extra) would contradict the run, which has "
-                f"{_text(run[path])} from {setter}: change it there, or remove it."
+            theirs, ours = _text(given[path]), _text(run[path])
+            has = (
+                f"which has {ours}: change {setter}, or remove it" if setter else f"which always has {ours}: remove it"
             )
+            yield f"DeepSpeed's {path}={theirs} (zero.json, zero.extra) would contradict the run, {has}."
 
 
 def expected(made: dict[str, Any], global_batch: int) -> dict[str, Any]:
     """The run's value of each owned path that means anything at its stage."""
-    values = {"train_batch_size": global_batch, "fp16.auto_cast": False, **flatten(made)}
+    values: dict[str, Any] = {
+        "train_batch_size": global_batch,
+        "fp16.auto_cast": False,
+        "zero_optimization.compute_grad_norm": True,
+    }
+    values |= flatten(made)
     for part in ("optimizer", "param"):
         values.setdefault(f"zero_optimization.offload_{part}.device", "none")
     if made["zero_optimization"]["stage"] == 3:

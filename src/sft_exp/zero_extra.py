@@ -1,4 +1,4 @@
-"""`zero.extra` and `zero.json`: keys and simple values checked against DeepSpeed, which ignores a misspelt one in silence."""
+"""`zero.extra` and `zero.json`: keys and simple values held against DeepSpeed, which ignores a misspelt one."""
 
 import ast
 import functools
