@@ -30,6 +30,11 @@ class Case:
             f"-b{self.micro}x{self.accumulation}{marks}"
         )
 
+    @property
+    def optimizer(self) -> str:
+        """What `auto` takes; points keep it, since the default may change."""
+        return "adamw_torch" if self.precision == "fp16" and self.zero == "0" else "adamw_torch_fused"
+
     def overrides(self) -> list[str]:
         """What is typed after `python -m sft_exp`."""
         return [
@@ -38,7 +43,7 @@ class Case:
             f"train.gradient_checkpointing={str(self.checkpointing).lower()}", f"train.micro_batch={self.micro}",
             f"train.global_batch={self.micro * self.accumulation}", f"train.packing={str(self.packing).lower()}",
             f"train.max_steps={STEPS}", "train.logging_steps=1", "dataset=jsonl", "dataset.eval_fraction=0",
-            "hw=h200", "tracking=none",
+            "hw=h200", "tracking=none", f"train.optimizer={self.optimizer}",
         ]  # fmt: skip
 
 

@@ -228,6 +228,7 @@ WARNINGS: list[tuple[str, Machine, list[str]]] = [
     (f"{CPU} model.dtype=bfloat16", NO_CARDS, ["model.dtype=bfloat16 with adapter=full"]),
     (f"{CPU} model.dtype=bfloat16 adapter=lora", NO_CARDS, []),
     ("model=qwen0.5b hw=v100", V100, ["trained in bf16"]),
+    ("model=tiny hw=v100 train.optimizer=adamw_torch_fused", V100, ["adamw_torch_fused leaves out steps"]),
     (f"{CPU} train.packing=true", NO_CARDS, ["train.packing with sdpa"]),
     (f"{CPU} train.max_steps=3 train.warmup=10", NO_CARDS, ["train.warmup=10 steps do not end in train.max_steps=3"]),
     (f"{CPU} train.max_steps=3 train.warmup=0.5", NO_CARDS, []),

@@ -23,6 +23,8 @@ from sft_exp.schema import (
     Weights,
 )
 
+AUTO = "auto"
+
 
 def resolve(experiment: Experiment, machine: Machine) -> Experiment:
     """The experiment as it will run; values that make no sense are left as they are, for `check` to name."""
@@ -30,7 +32,7 @@ def resolve(experiment: Experiment, machine: Machine) -> Experiment:
     precision = hw.precision(experiment.train, profile)
     attention = hw.attention(experiment.model, profile, precision)
     model = dataclasses.replace(experiment.model, dtype=dtype(experiment, precision), attention=attention)
-    train = dataclasses.replace(experiment.train, precision=precision)
+    train = dataclasses.replace(experiment.train, precision=precision, optimizer=optimizer(experiment, precision))
     outputs = str(Path(experiment.outputs).expanduser().absolute())
     decided = dataclasses.replace(
         experiment, model=_model(model), hw=profile, train=train, outputs=outputs,
@@ -52,6 +54,18 @@ def dtype(experiment: Experiment, precision: Precision) -> Dtype:
     if experiment.adapter.kind is AdapterKind.full and experiment.zero.stage == 0:
         return Dtype.float32
     return {Precision.fp16: Dtype.float16, Precision.bf16: Dtype.bfloat16}.get(precision, Dtype.float32)
+
+
+def optimizer(experiment: Experiment, precision: Precision) -> str:
+    """Name of the optimizer.
+
+    The fused AdamW takes no memory of its own in a step and is three times faster on the CPU. It leaves steps out by
+    itself when fp16 overflows, so that neither the log nor the schedule would know; DeepSpeed has a scaler of its own.
+    """
+    if experiment.train.optimizer != AUTO:
+        return experiment.train.optimizer
+    scaled = precision is Precision.fp16 and experiment.zero.stage == 0
+    return "adamw_torch" if scaled else "adamw_torch_fused"
 
 
 def _micro(experiment: Experiment) -> int | None:

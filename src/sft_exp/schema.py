@@ -290,8 +290,8 @@ class Train:
     """Arguments of the schedule, such as `{num_cycles: 2}`."""
     warmup: float = 0.0
     """Warm-up: a share of all steps if below 1, else a number of steps."""
-    optimizer: str = "adamw_torch"
-    """Any optimizer name of transformers."""
+    optimizer: str = "auto"
+    """Any optimizer name of transformers; `auto` takes torch's AdamW, fused but for fp16 without DeepSpeed."""
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
     """Gradients are scaled down to this norm; 0 turns clipping off."""
