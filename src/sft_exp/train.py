@@ -7,7 +7,7 @@ import torch
 from transformers import EarlyStoppingCallback, PreTrainedTokenizerFast
 from trl import SFTConfig
 
-from sft_exp import adapter, model, operations, pinning, rundir, splits
+from sft_exp import adapter, links, model, operations, pinning, rundir, splits
 from sft_exp.arguments import arguments
 from sft_exp.callbacks import Clock, Samples
 from sft_exp.errors import ConfigError
@@ -34,6 +34,7 @@ def train(request: Request, run: RunDir) -> None:
     # The end of a turn is the one that was trained, which the template of inference need not write (GLM's does not).
     training = experiment.model.chat_template == TRAINING_TEMPLATE
     trains_by = load_tokenizer(experiment.model, preparing=True) if training else tokenizer
+    links.require(args.device)
     rows = splits.load(experiment, run, data, trains_by, records=args.process_index == 0)
     network = load_network(experiment, tokenizer, chat_end_token(trains_by))
     trainer = build(request, run, args, network, tokenizer, rows)
