@@ -1,5 +1,6 @@
 """The documentation tells the truth: links lead somewhere, commands compose, and nothing that exists is left out."""
 
+import dataclasses
 import importlib.metadata
 import json
 import re
@@ -11,9 +12,11 @@ from typing import Any
 
 import pytest
 
-from composing import GROUPS, Compose, options
-from sft_exp import cli, data_rows, explain, schema, zero
+from composing import GROUPS, Compose, machine, options
+from sft_exp import check, cli, data_rows, explain, schema, zero
+from sft_exp.machine import Card
 from sft_exp.request import flatten, to_plain
+from sft_exp.resolve import resolve
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "sft_exp"
@@ -146,6 +149,27 @@ def test_every_deepspeed_value_is_listed(compose: Compose) -> None:
 
 def _deepspeed(settings: schema.Zero) -> dict[str, Any] | None:
     return zero.config(settings, precision=schema.Precision.bf16, micro=2, accumulation=4, clip=1.0)
+
+
+def test_a_machine_of_ones_own_is_one_short_file(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every profile that the documentation shows: at most 15 lines; the whole one is checked on its machine."""
+    written(here)
+    shown = sorted((here / "my_conf" / "hw").glob("*.yaml"))
+    assert "a6000x2" in [file.stem for file in shown]
+    assert [file.name for file in shown if len(file.read_text().splitlines()) > 15] == []
+    typed = ["--config-dir", "my_conf", "hw=a6000x2", "model=tiny", "tracking=none"]
+    monkeypatch.setattr(sys, "argv", ["sft_exp", *typed])
+    [request], _ = cli.compose(typed)
+    card = Card(index=0, name="NVIDIA RTX A6000", capability=8.6, memory_gib=47.5)
+    cards = [dataclasses.replace(card, index=index) for index in range(2)]
+    right = dataclasses.replace(machine("4090"), cards=cards)
+    experiment = resolve(request.experiment, right)
+    assert (experiment.hw.processes, experiment.hw.devices, experiment.hw.threads) == (2, [0, 1], 8)
+    assert check.check(experiment, right).problems == []
+    wrong = machine("h200", 2)
+    [line] = check.check(resolve(request.experiment, wrong), wrong).problems
+    assert "hw=a6000x2 describes cards of compute capability 8.6" in line
+    assert "use hw=h200x2" in line
 
 
 def test_every_verdict_and_metric_is_explained() -> None:
