@@ -17,7 +17,21 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from sft_exp import data, data_rows, explain, own_files, plan, plan_table, profiles, run, schema, sweep, ui, words
+from sft_exp import (
+    data,
+    data_rows,
+    explain,
+    own_files,
+    plan,
+    plan_table,
+    profiles,
+    rerun,
+    run,
+    schema,
+    sweep,
+    ui,
+    words,
+)
 from sft_exp.compare import command as compare
 from sft_exp.doctor import command as doctor
 from sft_exp.errors import ConfigError, SftExpError, report
@@ -34,6 +48,7 @@ COMMANDS: dict[str, Callable[[Request], object]] = {
 ABOUT_RUNS: dict[tuple[str, ...], Callable[[list[str]], None]] = {
     ("data", "rows"): data_rows.show,
     ("compare",): compare.show,
+    ("rerun",): rerun.show,
 }
 """Commands about a finished run, with arguments of their own: nothing to compose."""
 NAMES = [*COMMANDS, *(name[0] for name in ABOUT_RUNS if name[0] not in COMMANDS)]

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ class Facts:
         """Last logged value of each metric; the throughput's is the median, as its first values hold start-up costs."""
         last: dict[str, float] = {}
         for row in self.rows:
-            last |= {key: float(value) for key, value in row.items() if "/" in key and isinstance(value, int | float)}
+            last |= {key: float(value) for key, value in row.items() if "/" in key}  # also "nan", as it is written
         if "tokens_per_second" in self.result:
             last[THROUGHPUT] = float(self.result["tokens_per_second"])
         return {key: value for key, value in last.items() if key not in NOT_RESULTS}
@@ -74,23 +75,27 @@ class Facts:
         return None if found is None else int(found)
 
     def identity(self) -> dict[str, str]:
-        """What should be equal wherever it is not the question: code, data, versions, machine, batch."""
-        git, machine = self.record.get("git", {}), self.record.get("machine", {})
-        cards = [str(card.get("name")) for card in machine.get("cards", [])]
-        return {
-            "git commit": str(git.get("commit", "none")),
-            "uncommitted changes": self._diff(),
-            "data fingerprint": str(self.data.get("fingerprint", "none")),
-            **{f"version of {name}": str(found) for name, found in self.record.get("versions", {}).items()},
-            "machine": ", ".join(cards) or f"{machine.get('cores')} CPU cores",
-            "driver": str(machine.get("driver")),
-            "ranks": str(self.config.get("hw.processes")),
-            "global batch": str(self.config.get("train.global_batch")),
-        }
+        """What should be equal wherever it is not the question."""
+        diff = self.run.diff.read_text(encoding="utf-8", errors="replace") if self.run.diff.exists() else ""
+        return identity(self.record, diff, self.data, self.config)
 
-    def _diff(self) -> str:
-        text = self.run.diff.read_text(encoding="utf-8", errors="replace") if self.run.diff.exists() else ""
-        return hashlib.sha256(text.encode()).hexdigest()[:8] if text.strip() else "none"
+
+def identity(
+    record: Mapping[str, Any], diff: str, data: Mapping[str, Any], config: Mapping[str, Any]
+) -> dict[str, str]:
+    """Code, data, versions, machine and batch, each as text by its name."""
+    git, machine = record.get("git", {}), record.get("machine", {})
+    cards = [str(card.get("name")) for card in machine.get("cards", [])]
+    return {
+        "git commit": str(git.get("commit", "none")),
+        "uncommitted changes": hashlib.sha256(diff.encode()).hexdigest()[:8] if diff.strip() else "none",
+        "data fingerprint": str(data.get("fingerprint", "none")),
+        **{f"version of {name}": str(found) for name, found in record.get("versions", {}).items()},
+        "machine": ", ".join(cards) or f"{machine.get('cores')} CPU cores",
+        "driver": str(machine.get("driver")),
+        "ranks": str(config.get("hw.processes")),
+        "global batch": str(config.get("train.global_batch")),
+    }
 
 
 def read(folder: Path) -> Facts:

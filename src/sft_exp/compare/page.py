@@ -51,7 +51,7 @@ def by_tokens(run: Facts, metric: str) -> list[tuple[float, float]]:
     points, seen = [], 0.0
     for row in run.rows:
         seen = float(row.get("train/tokens_seen", seen))
-        if isinstance(row.get(metric), int | float):
+        if metric in row:
             points.append((seen, float(row[metric])))
     return points
 
