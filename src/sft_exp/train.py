@@ -7,7 +7,7 @@ import torch
 from transformers import EarlyStoppingCallback, PreTrainedTokenizerFast
 from trl import SFTConfig
 
-from sft_exp import adapter, links, model, operations, pinning, rundir, splits
+from sft_exp import adapter, links, model, operations, pinning, rundir, saved, splits
 from sft_exp.arguments import arguments
 from sft_exp.callbacks import Clock, Samples
 from sft_exp.errors import ConfigError
@@ -131,5 +131,6 @@ def save(trainer: Any, run: RunDir) -> None:
     if trainer.is_world_process_zero():
         # An adapter's folder has no generation settings of its own, and its model must stop too.
         trainer.model.generation_config.save_pretrained(str(run.model))
+        saved.require_whole(run.model, trainer.trainable)
         rundir.write_json(run.result, trainer.summary())
     sys.stdout.flush()
