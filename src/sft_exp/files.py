@@ -27,7 +27,7 @@ def find_files(paths: str | list[str], option: str = "dataset.path") -> list[Pat
     for path in [paths] if isinstance(paths, str) else paths:
         try:
             for file in _found(path, option):
-                found.setdefault(file.resolve(), file)
+                found[file.resolve()] = file
         except ConfigError as error:
             problems += error.problems
     if problems:
@@ -55,7 +55,8 @@ def _nothing(pattern: str, path: Path, option: str) -> str:
     """Why a path names no file."""
     kind = f"{option.rpartition('.')[0]}.kind"
     if address := _ADDRESS.search(pattern):
-        return f"{option}={address[1]}://{address[2]} is an address: download it first, or set {kind}=hub for a dataset on the hub."
+        given = f"{option}={address[1]}://{address[2]}"
+        return f"{given} is an address: download it first, or set {kind}=hub for a dataset on the hub."
     if path.is_dir():
         what = "holds no data file"
     elif path.exists():
