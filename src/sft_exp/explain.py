@@ -170,7 +170,7 @@ def _bad_value(text: str) -> str | None:
     if "is not Optional" in text:
         return f"{key[1]}=null is not possible: give a value, or leave it out."
     if f"{key[1]}." in OPEN and ("to Dict[" in text or "Cannot merge DictConfig with ListConfig" in text):
-        return f"{key[1]} takes keys of your own: write +{key[1]}.KEY=VALUE for each."
+        return f"{key[1]} takes a mapping: write +{key[1]}.KEY=VALUE for each of its keys."
     if "to Dict[" in text or "Cannot merge DictConfig with ListConfig" in text:
         return f"{key[1]} takes a mapping: quote it as '{key[1]}={{KEY: VALUE}}'."
     if missing := re.search(r"Interpolation key '([^']+)' not found", text):
