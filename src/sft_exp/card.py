@@ -21,6 +21,14 @@ HIDDEN = re.compile(r"dataset\.(name|path|mixture\S*|num_proc)|train\.(sample_\w
 """Values of these groups that say nothing about the model, or where files were on the machine."""
 LANGUAGES = 0.05
 """Share of the rows from which a language is named."""
+OPTIONAL = {
+    "Evaluation loss": "eval_loss",
+    "Best evaluation loss": "eval_loss_best",
+    "Test loss": "test_loss",
+    "Tokens per second": "tokens_per_second",
+    "MFU": "mfu",
+}
+"""Name of a metric -> its key in result.json, where it may be null."""
 VERSIONS = ("python", "torch", "transformers", "trl", "peft", "datasets", "tokenizers", "deepspeed", "bitsandbytes")
 
 
@@ -83,7 +91,8 @@ def base_name(experiment: Experiment) -> str:
 
 
 def _hub_datasets(experiment: Experiment) -> Iterator[str]:
-    for source in (experiment.dataset, *experiment.dataset.mixture.values()):
+    sources: list[schema.Dataset | schema.Part] = [experiment.dataset, *experiment.dataset.mixture.values()]
+    for source in sources:
         if source.kind is DatasetKind.hub and isinstance(source.path, str):
             yield source.path
 
@@ -95,9 +104,7 @@ def _opening(experiment: Experiment, merged: str) -> str:
     made = made.format(base_name(experiment))
     if not merged:
         return made
-    how = {"full": "Saved again", "lora": "Merged into its base", "qlora": "Merged into the dequantised 4-bit base"}[
-        kind
-    ]
+    how = {"full": "Saved", "lora": "Merged into its base", "qlora": "Merged into the dequantised 4-bit base"}[kind]
     return f"{made} {how}; logits against the trained model: {merged}."
 
 
@@ -173,8 +180,7 @@ def _data_name(experiment: Experiment) -> str:
 def _metrics(result: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "Steps", f"{result['steps']} of {result['total_steps']}"
     yield "Training loss, first / last", f"{_number(result['loss_first'])} / {_number(result['loss_last'])}"
-    for name, key in (("Evaluation loss", "eval_loss"), ("Best evaluation loss", "eval_loss_best"),
-                      ("Test loss", "test_loss"), ("Tokens per second", "tokens_per_second"), ("MFU", "mfu")):  # fmt: skip
+    for name, key in OPTIONAL.items():
         if result.get(key) is not None:
             yield name, _number(result[key])
     yield "Tokens seen", f"{result['tokens_seen']:,}"

@@ -4,7 +4,7 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from sft_exp import devices, quiet, request, rundir, trained
 from sft_exp.errors import ConfigError
@@ -78,12 +78,12 @@ def title(run: RunDir) -> str:
 
 
 def _voices(run: RunDir, device: str, asked: argparse.Namespace) -> "list[Voice]":
-    print("loading the model ...", end="", file=sys.stderr, flush=True)
-    try:
-        with quiet.libraries(request.read(run.request).experiment):
-            voices = _load(run, device, asked)
-    finally:
-        print(f"\r{' ' * 21}\r", end="", file=sys.stderr, flush=True)
+    if sys.stderr.isatty():
+        print("loading the model ...", end="\r", file=sys.stderr, flush=True)
+    with quiet.libraries(request.read(run.request).experiment):
+        voices = _load(run, device, asked)
+    if sys.stderr.isatty():
+        print(" " * 21, end="\r", file=sys.stderr, flush=True)
     if asked.system is not None and not voices[0].tokenizer.chat_template:
         raise ConfigError("--system needs a chat template, and the model has none: leave it out.")
     return voices

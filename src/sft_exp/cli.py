@@ -18,8 +18,21 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from sft_exp import (
-    chat, data, data_rows, explain, merge, own_files, plan, plan_table, profiles, run, schema, sweep, ui, words,
-)  # fmt: skip
+    chat,
+    data,
+    data_rows,
+    explain,
+    merge,
+    own_files,
+    plan,
+    plan_table,
+    profiles,
+    run,
+    schema,
+    sweep,
+    ui,
+    words,
+)
 from sft_exp.doctor import command as doctor
 from sft_exp.errors import ConfigError, SftExpError, report
 from sft_exp.request import Request, flatten

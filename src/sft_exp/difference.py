@@ -29,7 +29,7 @@ class Difference:
     @property
     def sentence(self) -> str:
         """For people."""
-        return f"relative difference {self.logits:.2g}; the same likeliest token at {self.same:.1%} of {self.places} places"
+        return f"relative difference {self.logits:.2g}; same likeliest token at {self.same:.1%} of {self.places} places"
 
 
 def texts(tokenizer: PreTrainedTokenizerFast, added: list[str]) -> list[torch.Tensor]:
@@ -51,7 +51,6 @@ def _written(tokenizer: PreTrainedTokenizerFast, question: str, answer: str) -> 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
 def logits(network: Any, batches: list[torch.Tensor]) -> list[torch.Tensor]:
     """Logits of each text, [places, vocabulary], on the CPU."""
-    network.eval()
     return [network(input_ids=ids.to(network.device)).logits[0].float().cpu() for ids in batches]
 
 

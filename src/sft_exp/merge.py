@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 GIB = 2**30
 LIMIT = 0.02
-"""Largest relative difference of the logits. Rounding to bf16 makes less; a wrong merge into 4-bit weights makes 0.04."""
+"""Largest relative difference of the logits. Rounding to bf16 makes less, a merge into 4-bit weights twice as much."""
 BYTES = {"auto": 4, "float32": 4, "bfloat16": 2, "float16": 2}
 """--dtype -> most bytes of a weight on disk."""
 MARGIN = 1.1
@@ -41,7 +41,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     add("--max-difference", type=float, default=LIMIT, metavar="X",
         help=f"write nothing if the logits differ by more, as a share of their spread (default {LIMIT})")  # fmt: skip
     add("--dtype", choices=BYTES, default="auto",
-        help="type of the weights; default: that of the base checkpoint, or of the run's model if all was trained")  # fmt: skip
+        help="type of the weights; default: that of the base checkpoint; of model/ if all was trained")  # fmt: skip
     add("--device", choices=devices.CHOICES, default="auto", help="default: a card, if the model fits it in fp32")
     found = parser.parse_args(argv)
     if not 0 < found.max_difference < float("inf"):

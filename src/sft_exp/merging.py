@@ -35,7 +35,7 @@ def merge(run: RunDir, folder: Path, device: torch.device, dtype: str) -> Differ
         str(folder), dtype="float32", attn_implementation=experiment.model.attention.value,
         trust_remote_code=experiment.model.trust_remote_code,
     )  # fmt: skip
-    return difference.compare(before, difference.logits(again.to(device), texts))
+    return difference.compare(before, difference.logits(again.to(device).eval(), texts))
 
 
 def exact(experiment: Experiment) -> Experiment:
@@ -46,13 +46,20 @@ def exact(experiment: Experiment) -> Experiment:
 def _trained(run: RunDir, experiment: Experiment, device: torch.device) -> Any:
     """What the run trained, its adapter apart and its 4-bit weights as they are."""
     if experiment.adapter.kind is AdapterKind.full:
-        return _in_float32(trained_model.full(run, experiment)).to(device)
+        return _in_float32(trained_model.full(run, experiment)).to(device).eval()
     base = _in_float32(trained_model.load_base(experiment, trained_model.tokenizer(run), device))
-    return trained_model.adapted(run, base).to(device)
+    network = trained_model.adapted(run, base).to(device).eval()
+    if experiment.adapter.kind is AdapterKind.qlora:
+        from bitsandbytes.nn import Linear4bit
+
+        for layer in network.modules():
+            if isinstance(layer, Linear4bit):
+                layer.training = True  # in eval mode some CPUs pack the weights and multiply in bf16
+    return network
 
 
 def _whole(run: RunDir, experiment: Experiment, device: torch.device) -> Any:
-    """The same with plain weights. The base is loaded anew: a forward pass on the CPU packs 4-bit weights otherwise."""
+    """The same with plain weights, in the base as it is loaded anew."""
     if experiment.adapter.kind is AdapterKind.full:
         return trained_model.full(run, experiment)
     base = trained_model.load_base(experiment, trained_model.tokenizer(run), device)
@@ -73,7 +80,7 @@ def saved_type(run: RunDir, experiment: Experiment) -> torch.dtype:
     """Type of the base checkpoint; of the run's own model where all weights were trained."""
     settings = experiment.model
     if experiment.adapter.kind is not AdapterKind.full and settings.weights is Weights.random:
-        return getattr(torch, settings.dtype.value)  # type: ignore[no-any-return]
+        return getattr(torch, settings.dtype.value)
     own = experiment.adapter.kind is AdapterKind.full
     config = AutoConfig.from_pretrained(
         str(run.model) if own else checkpoint.resolve(settings), trust_remote_code=settings.trust_remote_code,

@@ -48,7 +48,7 @@ def _complete(run: RunDir) -> RunDir:
         raise ConfigError(f"{run.path} is not finished ({state}): {way}.")
     if not any((run.model / name).is_file() for name in MODEL_FILES):
         raise ConfigError(
-            f"{run.path} has no model: {run.model} does not hold {' or '.join(MODEL_FILES)}; train again."
+            f"{run.path} has no model: model/ in it does not hold {' or '.join(MODEL_FILES)}; train again."
         )
     return run
 
