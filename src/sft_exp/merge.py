@@ -69,7 +69,7 @@ def show(argv: Sequence[str]) -> None:
             )
         card.write(run, folder, merged=found.sentence)
         size = sum(file.stat().st_size for file in folder.iterdir())
-    print(f"merged   {run.name} into {out} ({size / GIB:.2f} GiB)\nlogits   {found.sentence}")
+    print(f"merged   {run.name} into {out} ({size / 2**20:,.0f} MiB)\nlogits   {found.sentence}")
     print(f'load it  AutoModelForCausalLM.from_pretrained("{out}")')
 
 

@@ -41,7 +41,7 @@ def run(request: Request) -> RunDir:
             tracker.send(earlier)
             _follow(run, processes, tracker, progress, _ranks_name(request), offset)
             memory_report.compare(request.experiment, run)
-            card.write(run)
+            card.leave(run)
         outcome, message = "finished", ""
     except ConfigError as error:
         outcome, message = "refused", str(error)
