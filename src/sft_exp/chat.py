@@ -149,7 +149,7 @@ def remark(answer: "Answer", tokens: int) -> str:
     if answer.stopped:
         return "(stopped)"
     if answer.cut:
-        return f"(cut after {answer.tokens} tokens; --tokens={2 * tokens} lets it go on)"
+        return f"(cut after {answer.tokens} tokens; start with --tokens={2 * tokens} for longer answers)"
     if answer.full:
         return "(cut at the last position that the model has; start a new conversation)"
     return "" if answer.text.strip() else "(nothing: the model ended at once)"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sft_exp import rundir
+from sft_exp import request, rundir
 from sft_exp.errors import ConfigError
 from sft_exp.rundir import RunDir
 
@@ -40,6 +40,12 @@ def behaviour(run: RunDir) -> dict[str, Any]:
 
 def _complete(run: RunDir) -> RunDir:
     """The run itself, if it has come to its end and left a model."""
+    try:
+        request.read(run.request)
+    except (TypeError, ValueError, LookupError) as error:
+        raise ConfigError(
+            f"{run.request} cannot be read ({error}): use the version of sft_exp that made it."
+        ) from error
     if not run.result.is_file():
         state = rundir.read_json(run.status)["state"] if run.status.is_file() else "not started"
         way = f"continue it with resume={run.path}" if run.newest_checkpoint() else "train again"
