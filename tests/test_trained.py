@@ -90,4 +90,4 @@ def test_a_run_without_a_model(here: Path) -> None:
 def test_a_run_of_another_version(run: RunDir) -> None:
     asked = json.loads(run.request.read_text())
     run.request.write_text(json.dumps({**asked, "of_tomorrow": 1}))
-    assert "use the version of sft_exp that made it" in refusal(str(run.path))
+    assert "use the version that made it" in refusal(str(run.path))

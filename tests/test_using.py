@@ -34,7 +34,8 @@ from peft import AutoPeftModelForCausalLM
 from transformers import AutoTokenizer, BitsAndBytesConfig, pipeline
 
 kind, folder = sys.argv[1:]
-more = {"quantization_config": BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")} if kind == "qlora" else {}
+quantization = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True)
+more = {"quantization_config": quantization} if kind == "qlora" else {}
 tokenizer = AutoTokenizer.from_pretrained(folder)
 model = folder if kind == "whole" else AutoPeftModelForCausalLM.from_pretrained(folder, dtype="float32", **more)
 pipe = pipeline("text-generation", model=model, tokenizer=tokenizer)
@@ -59,9 +60,10 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(request: pytest.FixtureRequest, base: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     """A run that has learned one answer, with its end, by heart."""
     kind = request.param
+    rate = 5e-3 if kind == "full" else 2e-2
     made = train(
-        tmp_path_factory.mktemp(kind), f"model.path={base}", "model.weights=pretrained", f"model.special_tokens={TOKENS}",
-        f"adapter={kind}", "train.max_steps=50", f"train.learning_rate={5e-3 if kind == 'full' else 2e-2}",
+        tmp_path_factory.mktemp(kind), f"adapter={kind}", f"model.path={base}", "model.weights=pretrained",
+        f"model.special_tokens={TOKENS}", "train.max_steps=50", f"train.learning_rate={rate}",
         "train.scheduler=constant", conversations=1,
     )  # fmt: skip
     facts, _ = record.collect(NO_CARDS, [], [])
@@ -75,7 +77,8 @@ def kind_of(run: RunDir) -> str:
 
 
 def say(voice: Voice, tokens: int = 40) -> Answer:
-    return voice.answer(QUESTION, lambda _: None, tokens=tokens, temperature=0.0)
+    answer: Answer = voice.answer(QUESTION, lambda _: None, tokens=tokens, temperature=0.0)
+    return answer
 
 
 def loaded_elsewhere(kind: str, folder: Path) -> dict[str, Any]:

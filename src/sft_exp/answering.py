@@ -58,7 +58,7 @@ class Voice:
         room = self._positions() - inputs["input_ids"].shape[1]
         if room < 1:
             raise ConfigError(
-                f"the conversation fills all {self._positions()} positions of the model: start a new one."
+                f"the conversation fills the model's {self._positions()} positions: start a new one."
             )
         said = _Said(self.tokenizer, write)
         stopped = False

@@ -128,7 +128,7 @@ def _loading(experiment: Experiment, *, merged: bool) -> str:
     if adapter.kind is AdapterKind.lora:
         return code
     return (
-        f"{code}\n\nIt learned on 4-bit weights ({adapter.quant_type}, double quantisation: {adapter.double_quant}) and "
-        "answers differently on unrounded ones: pass a `BitsAndBytesConfig` of this kind as `quantization_config`, or "
-        "make a whole model with `python -m sft_exp merge RUN --out DIR`."
+        f"{code}\n\nIt learned on 4-bit weights ({adapter.quant_type}, double quantisation: {adapter.double_quant}) "
+        "and answers differently on unrounded ones: pass a `BitsAndBytesConfig` of this kind as `quantization_config`, "
+        "or make a whole model with `python -m sft_exp merge RUN --out DIR`."
     )

@@ -43,9 +43,7 @@ def _complete(run: RunDir) -> RunDir:
     try:
         request.read(run.request)
     except (TypeError, ValueError, LookupError) as error:
-        raise ConfigError(
-            f"{run.request} cannot be read ({error}): use the version of sft_exp that made it."
-        ) from error
+        raise ConfigError(f"{run.request} cannot be read ({error}): use the version that made it.") from error
     if not run.result.is_file():
         state = rundir.read_json(run.status)["state"] if run.status.is_file() else "not started"
         way = f"continue it with resume={run.path}" if run.newest_checkpoint() else "train again"
