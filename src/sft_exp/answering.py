@@ -57,9 +57,7 @@ class Voice:
         inputs = self._encode([*self.messages, asked]).to(self.network.device)
         room = self._positions() - inputs["input_ids"].shape[1]
         if room < 1:
-            raise ConfigError(
-                f"the conversation fills the model's {self._positions()} positions: start a new one."
-            )
+            raise ConfigError(f"the conversation fills the model's {self._positions()} positions: start a new one.")
         said = _Said(self.tokenizer, write)
         stopped = False
         try:
