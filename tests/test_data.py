@@ -87,6 +87,16 @@ def test_page_escapes_what_rows_say(tmp_path: Path) -> None:
     assert re.search(r'<span class="trained">[^<]*no', text)
 
 
+def test_page_marks_the_lengths_that_are_cut(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    rows = [{"question": f"{n}?", "answer": "yes " * (3000 if n == 7 else 20)} for n in range(400)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data(tmp_path, "dataset=jsonl", f"dataset.path={path}")
+    (html,) = (tmp_path / "outputs").rglob("data_report.html")
+    bars = re.findall(r'<div( class="over")? style="height: [\d.]+%" title="up to', html.read_text())
+    assert [bool(over) for over in bars] == [False] * (len(bars) - 1) + [True]
+
+
 def test_every_reason_has_a_meaning_and_is_documented() -> None:
     docs = (Path(__file__).parents[1] / "docs" / "data.md").read_text()
     source = "".join(file.read_text() for file in Path(prepare.__file__).parent.glob("*.py"))

@@ -27,12 +27,14 @@ from sft_exp import (
     plan,
     plan_table,
     profiles,
+    rerun,
     run,
     schema,
     sweep,
     ui,
     words,
 )
+from sft_exp.compare import command as compare
 from sft_exp.doctor import command as doctor
 from sft_exp.errors import ConfigError, SftExpError, report
 from sft_exp.request import Request, flatten
@@ -47,6 +49,8 @@ COMMANDS: dict[str, Callable[[Request], object]] = {
 """What the first word may be; without one it is `train`."""
 ABOUT_RUNS: dict[tuple[str, ...], Callable[[list[str]], None]] = {
     ("data", "rows"): data_rows.show,
+    ("compare",): compare.show,
+    ("rerun",): rerun.show,
     ("chat",): chat.show,
     ("merge",): merge.show,
 }

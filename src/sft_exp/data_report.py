@@ -73,7 +73,8 @@ def _content(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "languages", ", ".join([*named, *([f"{len(some) - 6} more"] if len(some) > 6 else [])])
     turns = sorted(data["turns"].items(), key=lambda pair: int(pair[0]))
     if turns:
-        yield "answers", ", ".join(f"{number} in {count:,} rows" for number, count in turns[:8])
+        counts = ", ".join(f"{number} in {count:,} rows" for number, count in turns[:8])
+        yield "answers", f"per conversation: {counts}"
     if data["added_system"]:
         yield "system", f"the chat template adds where a row has none: {data['added_system']!r}"
     if data["split_marks"]:

@@ -19,6 +19,7 @@ from sft_exp.schema import (
     Model,
     Precision,
     Shape,
+    Tracking,
     TrackingKind,
     Weights,
 )
@@ -35,7 +36,7 @@ def resolve(experiment: Experiment, machine: Machine) -> Experiment:
     decided = dataclasses.replace(
         experiment, model=_model(model), hw=profile, train=train, outputs=outputs,
         dataset=_dataset(experiment.dataset),
-        tracking=dataclasses.replace(experiment.tracking, uri=_uri(experiment, outputs)),
+        tracking=dataclasses.replace(experiment.tracking, uri=store_uri(experiment.tracking, outputs)),
     )  # fmt: skip
     return _with_micro(decided, _micro(decided))
 
@@ -71,11 +72,11 @@ def _with_micro(experiment: Experiment, size: int | None) -> Experiment:
     return dataclasses.replace(experiment, train=dataclasses.replace(experiment.train, micro_batch=size))
 
 
-def _uri(experiment: Experiment, outputs: str) -> str | None:
-    if experiment.tracking.kind is TrackingKind.none:
-        return experiment.tracking.uri
-    uri = experiment.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI")
-    return uri or f"sqlite:///{outputs}/mlflow.db"
+def store_uri(tracking: Tracking, outputs: str) -> str | None:
+    """Address of the tracking store: as configured, else MLFLOW_TRACKING_URI, else a file in `outputs`."""
+    if tracking.kind is TrackingKind.none:
+        return tracking.uri
+    return tracking.uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{outputs}/mlflow.db"
 
 
 def _model(model: Model) -> Model:
