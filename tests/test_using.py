@@ -164,3 +164,18 @@ def test_a_terminal(run: RunDir) -> None:
         terminal.type(CTRL_D if kind_of(run) == "full" else CTRL_C)
         assert terminal.end() == 0
         assert "Traceback" not in terminal.screen
+
+
+def test_merge_as_typed(run: RunDir, tmp_path: Path) -> None:
+    """Above the bound nothing is left; below it the folder, here an empty one, is complete."""
+    out = tmp_path / "out"
+    typed = [sys.executable, "-m", "sft_exp", "merge", str(run.path), "--out", str(out), "--dtype", "bfloat16"]
+    refused = subprocess.run([*typed, "--max-difference", "1e-9"], capture_output=True, text=True)
+    assert (refused.returncode, list(tmp_path.iterdir())) == (2, [])
+    assert "more than --max-difference=1e-09, so nothing was written" in refused.stderr
+    out.mkdir()
+    done = subprocess.run(typed, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "same likeliest token at" in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert "logits against the trained model: relative difference" in (out / "README.md").read_text()

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import io
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn
@@ -55,7 +56,8 @@ def show(argv: Sequence[str]) -> None:
     run = trained.find(asked.run)
     device = devices.choose(asked.device, look())
     for stream in (sys.stdin, sys.stdout):
-        stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal that does not know UTF-8
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that does not know UTF-8
     try:
         voices = _voices(run, device, asked)
         if asked.prompt:
