@@ -55,6 +55,12 @@ def test_a_job_of_a_sweep_is_found_by_its_name(here: Path) -> None:
     assert "holds 1 runs: give one of them, such as" in refusal(str(job.path.parent))
 
 
+def test_a_name_inside_a_run_folder_is_not_that_run(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(run.path)
+    assert trained.find(".") == run
+    assert "nowhere is no run folder" in refusal("nowhere")
+
+
 def test_what_is_no_run(run: RunDir, here: Path) -> None:
     (here / "empty").mkdir()
     newest = "give one such as outputs/2026-01-02/030405_000006-first-abc123"

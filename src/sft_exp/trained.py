@@ -20,7 +20,7 @@ def find(text: str) -> RunDir:
     Raises ConfigError where there is none, or where it is not finished or has no model.
     """
     path = Path(text).expanduser()
-    for folder in (path, path.parent):
+    for folder in (path, path.parent if path.name == "model" else path):
         if (folder / "request.json").is_file():
             return _complete(RunDir(folder))
     if path.is_dir():
