@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from sft_exp.difference import Difference
 
 GIB = 2**30
-LIMIT = 0.02
-"""Largest relative difference of the logits. Rounding to bf16 makes less, a merge into 4-bit weights twice as much."""
+LIMIT = 0.03
+"""Largest relative difference of the logits. Rounding to bf16 made 0.013 of SmolLM2-135M, in 30 layers."""
 BYTES = {"auto": 4, "float32": 4, "bfloat16": 2, "float16": 2}
 """--dtype -> most bytes of a weight on disk."""
 MARGIN = 1.1
