@@ -11,7 +11,7 @@ import pytest
 
 from comparing import run_folder
 from sft_exp.cli import start
-from sft_exp.compare import command, difference, effects, page, plots, ranking, text
+from sft_exp.compare import command, comparison, difference, effects, page, plots, ranking, text
 from sft_exp.compare.facts import Facts
 from sft_exp.errors import ConfigError
 
@@ -107,10 +107,28 @@ def test_no_ranking_where_it_would_be_none(
     out = capsys.readouterr().out
     assert "not ranked" in out and sentence in out and "  1. " not in out
     html = (tmp_path / "out" / "compare.html").read_text()
-    assert "These runs are not ranked" in html and sentence in html
+    assert "These runs are not ranked by eval/loss" in html and sentence in html
     start(["compare", str(tmp_path / "day"), "--anyway", "--out", str(tmp_path / "out")])
     out = capsys.readouterr().out
     assert "  1. " in out and sentence in out
+
+
+def test_other_tokens_by_the_question_forbid_losses_only(tmp_path: Path) -> None:
+    runs = [
+        run_folder(
+            tmp_path / f"{seed}-{tokens}", f"model.special_tokens={tokens}", f"train.seed={seed}",
+            fingerprint=tokens, tokens=1000 if tokens == "[]" else 800, metrics={"probe/ended_share": ended},
+        )
+        for tokens, ended in (("[]", 0.9), ("[<a>]", 0.5))
+        for seed in (1, 2)
+    ]  # fmt: skip
+    found = comparison.compare(runs, "eval/loss")
+    assert not found.ranked and len(found.objections) == 2
+    assert {effect.metric for effect in found.effects} >= {"probe/ended_share", "perf/tokens_per_second"}
+    assert not [effect for effect in found.effects if effect.metric.endswith("loss")]
+    assert comparison.compare(runs, "probe/ended_share").ranked[0].cell == ("[]",)
+    other = run_folder(tmp_path / "9-x", "model.special_tokens=[]", "train.seed=3", fingerprint="changed since")
+    assert not comparison.compare([*runs, other], "eval/loss").effects, "the data differs within one setting"
 
 
 def test_variables_that_change_together_are_not_ranked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

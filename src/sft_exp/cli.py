@@ -4,6 +4,7 @@ import contextlib
 import datetime
 import os
 import re
+import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -27,6 +28,7 @@ from sft_exp import (
     plan,
     plan_table,
     profiles,
+    quoting,
     rerun,
     run,
     schema,
@@ -71,7 +73,7 @@ def quote_zero(argument: str) -> str:
 def nest_part(argument: str) -> str:
     """`+dataset.mixture.a.path=x` -> `+dataset.mixture={a:{path:x}}`: OmegaConf takes a new part whole only."""
     match = re.fullmatch(r"(\+\+?dataset\.mixture)\.([\w-]+)(?:\.(\w+))?=(.*)", argument, re.DOTALL)
-    if not match:
+    if not match or not quoting.reads(shlex.quote(argument)):  # what Hydra says should be about the word as typed
         return argument
     fields = f"{{{match[3]}:{match[4]}}}" if match[3] else match[4]
     return f"{match[1]}={{{match[2]}:{fields}}}"

@@ -18,8 +18,8 @@ STYLES: dict[str, str] = {"trained": "32", "masked": "90", "special": "35", "tra
 CONTEXT = 8
 """Tokens decoded before and after a piece: decoders drop the space before the first token of a text, and a character
 spans four tokens at most."""
-_VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
-_VISIBLE |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
+VISIBLE |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
 
 def pieces(
@@ -62,7 +62,7 @@ def ansi(pieces: Sequence[tuple[str, str]], colour: bool) -> str:
 
 def visible(text: str) -> str:
     """The text with signs in place of control characters, line breaks and tabs excepted."""
-    return text.translate(_VISIBLE)
+    return text.translate(VISIBLE)
 
 
 def _kind(trained: bool, control: bool) -> Kind:

@@ -32,7 +32,9 @@ def resolve(experiment: Experiment, machine: Machine) -> Experiment:
     attention = hw.attention(experiment.model, profile, precision)
     model = dataclasses.replace(experiment.model, dtype=dtype(experiment, precision), attention=attention)
     train = dataclasses.replace(experiment.train, precision=precision)
-    outputs = str(Path(experiment.outputs).expanduser().absolute())
+    # An empty one stays, for a rule to name: as a path it would be the current folder.
+    given = experiment.outputs.strip() and Path(experiment.outputs).expanduser().absolute()
+    outputs = str(given)
     decided = dataclasses.replace(
         experiment, model=_model(model), hw=profile, train=train, outputs=outputs,
         dataset=_dataset(experiment.dataset),
@@ -114,7 +116,7 @@ def _absolute_folder(path: str | None) -> str | None:
 
 def _absolute_template(path: str | None) -> str | None:
     if not path or path == TRAINING_TEMPLATE:
-        return path or None
+        return path
     return str(Path(path).expanduser().absolute())
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sft_exp import progress, rundir, tracking_store
-from sft_exp.compare import difference, effects, facts, find, page, ranking, text
+from sft_exp.compare import facts, find, page, text
+from sft_exp.compare.comparison import compare
 from sft_exp.compare.facts import Facts
 from sft_exp.errors import ConfigError
 from sft_exp.preview import on_terminal
@@ -44,33 +45,17 @@ def show(argv: Sequence[str]) -> None:
     runs = [facts.read(folder) for folder in find.runs(asked.targets, outputs, tracking)]
     if len(runs) < 2:
         raise ConfigError(f"{runs[0].run.path} is the only run found: give two or more runs, or a sweep.")
-    factors, columns = difference.factors(runs), text.metrics(runs)
-    if asked.metric not in columns:
-        raise ConfigError(f"--metric={asked.metric} was logged by none of the runs: take one of {', '.join(columns)}.")
-    found, objections = difference.differences(runs), difference.objections(runs)
-    objections += _confounded(runs, factors)
-    ranked = ranking.places(runs, factors, asked.metric) if asked.anyway or not objections else []
-    verdict = ranking.verdict(ranked, factors, asked.metric) if ranked else ""
-    moved = effects.effects(runs, factors, columns) if factors and (asked.anyway or not objections) else []
-    _print(runs, factors, columns, found, objections, ranked, verdict, moved, asked.metric)
+    comparison = compare(runs, asked.metric, anyway=asked.anyway)
+    for line in text.lines(comparison, on_terminal()):
+        progress.show(line)
     folder = asked.out or _folder(runs, outputs)
-    html = page.page(_title(asked.targets), runs, factors, found, objections, verdict, moved)
-    files = {"compare.html": html, "compare.csv": text.as_csv(runs, factors, columns)}
+    html = page.page(_title(asked.targets), comparison)
+    files = {"compare.html": html, "compare.csv": text.as_csv(comparison)}
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         rundir.write_text(folder / name, content)
         progress.show(f"report   {folder / name}")
     _log(runs, [folder / name for name in files])
-
-
-def _confounded(runs: Sequence[Facts], factors: Sequence[str]) -> list[str]:
-    lost = effects.confounded(runs, factors)
-    if len(lost) < 2:
-        return []
-    return [
-        f"{', '.join(lost)} change together from run to run, so that what one of them did cannot be told from the "
-        "others: vary one at a time, or cross them in a sweep."
-    ]
 
 
 def _title(targets: Sequence[str]) -> str:
@@ -85,45 +70,6 @@ def _folder(runs: Sequence[Facts], outputs: Path) -> Path:
         return parent
     now = datetime.datetime.now()
     return outputs / f"{now:%Y-%m-%d}" / f"{now:%H%M%S_%f}-compare"
-
-
-def _print(
-    runs: Sequence[Facts],
-    factors: Sequence[str],
-    columns: Sequence[str],
-    found: Sequence[difference.Difference],
-    objections: Sequence[str],
-    ranked: Sequence[ranking.Place],
-    verdict: str,
-    moved: Sequence[effects.Effect],
-    metric: str,
-) -> None:
-    progress.show(f"{len(runs)} runs; what differs:" if found else f"{len(runs)} runs that differ in nothing")
-    for line in text.differing(found, on_terminal()):
-        progress.show(line)
-    progress.show()
-    for line in text.aligned(text.table(runs, factors, columns[: _fitting(factors)])):
-        progress.show(line)
-    if moved:
-        progress.show("\nwhat each variable moved (all others equal):")
-        for line in text.aligned(text.effect_rows(moved)):
-            progress.show(line)
-    if objections:
-        progress.show("\nnot ranked, since" if not ranked else "\nranked all the same, though")
-        for sentence in objections:
-            progress.show(f"  {sentence}")
-        if not ranked:
-            progress.show("  --anyway ranks them all the same.")
-    if ranked:
-        progress.show(f"\n{verdict}")
-        for line in text.order(ranked, factors, metric):
-            progress.show(line)
-    progress.show()
-
-
-def _fitting(factors: Sequence[str]) -> int:
-    """Metrics that the terminal's table has room for; the page and the CSV have all."""
-    return max(3, 9 - len(factors))
 
 
 def _log(runs: Sequence[Facts], files: Sequence[Path]) -> None:

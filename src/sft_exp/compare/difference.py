@@ -74,20 +74,62 @@ def _is_asked(identity: str, asked: Sequence[str]) -> bool:
     return any(name in asked for name in parts.get(identity, ()))
 
 
-def objections(runs: Sequence[Facts]) -> list[str]:
-    """Why the losses of these runs cannot be ranked: one sentence each, none if they can."""
-    found = []
-    if len(prints := {run.data.get("fingerprint") for run in runs if run.data}) > 1:
-        found.append(
-            f"they were trained and evaluated on {len(prints)} different preparations of data (dataset, split, "
-            "tokenizer, template or max_length differ), so their losses are means over other tokens."
-        )
-    seen = [run.tokens_seen for run in runs if run.tokens_seen is not None and run.state == "finished"]
-    if seen and max(seen) - min(seen) > TOKENS_TOLERANCE * max(seen):
-        found.append(
-            f"they have seen different numbers of tokens, {min(seen):,} to {max(seen):,}: give all the same "
-            "train.max_steps and batch, or compare them in the plot by tokens."
-        )
+@dataclasses.dataclass(frozen=True)
+class Objection:
+    """Why a comparison is none: of any metric, or only of those that are means over tokens."""
+
+    text: str
+    tokens_only: bool = False
+
+
+PER_TOKEN = ("loss", "token_accuracy", "entropy", "grad_norm", "p_eos")
+"""Ends of the names of metrics that are means over the tokens of the data, so that other data changes their meaning."""
+
+
+def per_token(metric: str) -> bool:
+    """Whether a metric is a mean over the data's tokens."""
+    return metric.endswith(PER_TOKEN)
+
+
+def objections(runs: Sequence[Facts]) -> list[Objection]:
+    """Why these runs cannot be compared, or their losses cannot; none if they can."""
+    found = [*_other_data(runs), *_other_amount(runs)]
     if unfinished := [run.name for run in runs if run.state != "finished"]:
-        found.append(f"{len(unfinished)} of {len(runs)} have not finished, such as {unfinished[0]}.")
+        found.append(Objection(f"{len(unfinished)} of {len(runs)} have not finished, such as {unfinished[0]}."))
     return found
+
+
+def _other_data(runs: Sequence[Facts]) -> list[Objection]:
+    known = [run for run in runs if run.data]
+    if len(prints := {run.data.get("fingerprint") for run in known}) < 2:
+        return []
+    asked = _of_the_question(known, [str(run.data.get("fingerprint")) for run in known])
+    why = "as was asked" if asked else "dataset, split, tokenizer, template or max_length differ"
+    return [
+        Objection(
+            f"they were trained and evaluated on {len(prints)} different preparations of data ({why}), so their losses "
+            "are means over other tokens.",
+            tokens_only=asked,
+        )
+    ]
+
+
+def _other_amount(runs: Sequence[Facts]) -> list[Objection]:
+    known = [run for run in runs if run.tokens_seen is not None and run.state == "finished"]
+    seen = [run.tokens_seen or 0 for run in known]
+    if not seen or max(seen) - min(seen) <= TOKENS_TOLERANCE * max(seen):
+        return []
+    # The same rows in other tokens are the same amount of work; other numbers of rows are not.
+    rows = {str(run.rows[-1].get("step")) + run.value("train.global_batch") for run in known}
+    advice = "give all the same train.max_steps and batch, or read the curves, which are drawn by tokens."
+    text = f"they have seen different numbers of tokens, {min(seen):,} to {max(seen):,}: {advice}"
+    return [Objection(text, tokens_only=len(rows) == 1 and _of_the_question(known, [str(n // 100) for n in seen]))]
+
+
+def _of_the_question(runs: Sequence[Facts], values: Sequence[str]) -> bool:
+    """Whether runs of one setting agree, so that the difference comes from what was varied."""
+    asked = factors(runs)
+    settings: dict[tuple[str, ...], set[str]] = {}
+    for run, value in zip(runs, values, strict=True):
+        settings.setdefault(tuple(run.value(key) for key in asked), set()).add(value)
+    return all(len(found) == 1 for found in settings.values())

@@ -5,35 +5,27 @@ from pathlib import Path
 from typing import Any
 
 from sft_exp.compare import effects, plots, text
-from sft_exp.compare.difference import Difference
+from sft_exp.compare.comparison import Comparison
 from sft_exp.compare.facts import Facts
 
 TEMPLATE = Path(__file__).parents[1] / "assets" / "compare.html.jinja"
 BY_TOKENS = ("train/loss", "eval/loss", "train/grad_norm", "perf/tokens_per_second", "perf/peak_memory_gib")
 
 
-def page(
-    title: str,
-    runs: Sequence[Facts],
-    factors: Sequence[str],
-    found: Sequence[Difference],
-    objections: Sequence[str],
-    verdict: str,
-    moved: Sequence[effects.Effect],
-) -> str:
+def page(title: str, comparison: Comparison) -> str:
     """The page of one comparison."""
     from jinja2 import Environment
     from markupsafe import Markup
 
-    columns = text.metrics(runs)
+    runs, factors, columns = comparison.runs, comparison.factors, comparison.metrics
     cells = list(effects.cells(runs, factors))
     groups = {id(run): cells.index(tuple(run.value(factor) for factor in factors)) for run in runs}
     probes = [metric for metric in columns if metric.startswith("probe/")]
     drawn = [(metric, _curves(runs, groups, metric)) for metric in [*BY_TOKENS, *probes]]
     template = Environment(autoescape=True).from_string(TEMPLATE.read_text(encoding="utf-8"))
     return template.render(
-        title=title, runs=runs, differences=found, objections=objections, verdict=verdict,
-        table=text.table(runs, factors, columns), effects=text.effect_rows(moved) if moved else [],
+        title=title, comparison=comparison, table=text.table(comparison, columns),
+        effects=text.effect_rows(comparison.effects) if comparison.effects else [],
         legend=[(plots.colour(at), " ".join(cell) or "all runs") for at, cell in enumerate(cells)],
         plots=[(metric, Markup(svg)) for metric, svg in drawn if svg],
         parallel=Markup(_parallel(runs, groups, factors, columns)),

@@ -6,22 +6,33 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from sft_exp.compare import effects, ranking
+from sft_exp.compare.comparison import Comparison
 from sft_exp.compare.difference import Difference
 from sft_exp.compare.effects import Effect
-from sft_exp.compare.facts import SEED, Facts
+from sft_exp.compare.facts import SEED
 
 RED, BOLD, PLAIN = "\033[31m", "\033[1m", "\033[0m"
-COLUMNS = ("eval/loss", "train/loss", "train/grad_norm", "perf/tokens_per_second", "perf/peak_memory_gib")
-"""Metrics of the table, beside those of probes and task metrics."""
-MORE = ("probe/", "eval/", "test/")
-NOT_COLUMNS = ("seconds", "entropy", "share_of_run")
 
 
-def metrics(runs: Sequence[Facts]) -> list[str]:
-    """Metrics worth comparing, in the order of the table."""
-    logged = dict.fromkeys(key for run in runs for key in run.metrics)
-    more = [key for key in logged if key.startswith(MORE) and not key.endswith(NOT_COLUMNS)]
-    return [key for key in dict.fromkeys([*COLUMNS, *more]) if key in logged]
+def lines(comparison: Comparison, colour: bool) -> Iterator[str]:
+    """The whole comparison; the page and the CSV have the metrics that a terminal has no room for."""
+    one, count = comparison, len(comparison.runs)
+    yield f"{count} runs; what differs:" if one.differences else f"{count} runs that differ in nothing"
+    yield from differing(one.differences, colour)
+    yield ""
+    yield from aligned(table(one, one.metrics[: max(3, 9 - len(one.factors))]))
+    if one.effects:
+        yield "\nwhat each variable moved (all others equal):"
+        yield from aligned(effect_rows(one.effects))
+    if one.objections:
+        yield "\nranked all the same, though" if one.ranked else f"\nnot ranked by {one.metric}, since"
+        yield from (f"  {objection.text}" for objection in one.objections)
+    if one.objections and not one.ranked:
+        yield "  --anyway ranks them all the same."
+    if one.ranked:
+        yield f"\n{one.verdict}"
+        yield from order(one)
+    yield ""
 
 
 def differing(found: Sequence[Difference], colour: bool) -> Iterator[str]:
@@ -32,10 +43,10 @@ def differing(found: Sequence[Difference], colour: bool) -> Iterator[str]:
         yield f"{RED}{line}{PLAIN}" if one.kind == "beyond" and colour else line
 
 
-def table(runs: Sequence[Facts], factors: Sequence[str], columns: Sequence[str]) -> list[list[str]]:
+def table(comparison: Comparison, columns: Sequence[str]) -> list[list[str]]:
     """Header and one row for each setting: its variables, number of runs, mean and deviation of each metric."""
-    rows = [[*factors, "runs", *(short(column) for column in columns)]]
-    for cell, members in effects.cells(runs, factors).items():
+    rows = [[*comparison.factors, "runs", *(short(column) for column in columns)]]
+    for cell, members in effects.cells(comparison.runs, comparison.factors).items():
         rows.append([*cell, str(len(members)), *(_mean(effects.values(members, column)) for column in columns)])
     return rows
 
@@ -68,7 +79,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 def effect_rows(found: Sequence[Effect]) -> list[list[str]]:
     """Header and one row for each variable, level and metric."""
     rows = [["variable", "change", "metric", "effect", "95 % margin", "verdict"]]
-    for one in found:
+    for one in sorted(found, key=lambda one: one.beyond_noise is not True):  # what has moved comes first
         verdict = {None: "noise unknown", False: "within noise", True: "moved"}[one.beyond_noise]
         margin = "-" if one.margin is None else f"± {one.margin:.2g}"
         change = f"{one.reference} -> {one.level}"
@@ -76,12 +87,13 @@ def effect_rows(found: Sequence[Effect]) -> list[list[str]]:
     return rows
 
 
-def as_csv(runs: Sequence[Facts], factors: Sequence[str], columns: Sequence[str]) -> str:
+def as_csv(comparison: Comparison) -> str:
     """One line for each run."""
+    factors, columns = comparison.factors, comparison.metrics
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow(["run", "state", *factors, SEED, "tokens_seen", *columns, "behaviour"])
-    for run in runs:
+    for run in comparison.runs:
         values = [run.metrics.get(column, "") for column in columns]
         factor_values = [run.value(factor) for factor in factors]
         verdict = run.behaviour.get("verdict", "")
@@ -91,8 +103,9 @@ def as_csv(runs: Sequence[Facts], factors: Sequence[str], columns: Sequence[str]
     return out.getvalue()
 
 
-def order(found: Sequence[ranking.Place], factors: Sequence[str], metric: str) -> Iterator[str]:
+def order(comparison: Comparison) -> Iterator[str]:
     """The ranking, best first."""
-    for at, place in enumerate(found, start=1):
+    for at, place in enumerate(comparison.ranked, start=1):
         spread = f" ± {place.deviation:.2g}" if place.deviation is not None else ""
-        yield f"  {at}. {ranking.setting(factors, place.cell)}: {metric} {number(place.mean)}{spread}"
+        named = ranking.setting(comparison.factors, place.cell)
+        yield f"  {at}. {named}: {comparison.metric} {number(place.mean)}{spread}"
