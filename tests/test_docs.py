@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from composing import GROUPS, Compose, machine, options
-from sft_exp import check, cli, data_rows, explain, schema, zero
+from sft_exp import chat, check, cli, data_rows, explain, merge, schema, zero
 from sft_exp.machine import Card
 from sft_exp.request import flatten, to_plain
 from sft_exp.resolve import resolve
@@ -46,7 +46,12 @@ def command_lines() -> list[str]:
 
 def commands() -> list[str]:
     """Those that compose something."""
-    return [line for line in command_lines() if "--help" not in line and "-m sft_exp data rows" not in line]
+    return [line for line in command_lines() if "--help" not in line and not about_a_run(line)]
+
+
+def about_a_run(line: str) -> bool:
+    """Whether the command has arguments of its own and composes nothing."""
+    return any(f"-m sft_exp {' '.join(name)} " in f"{line} " for name in cli.ABOUT_RUNS)
 
 
 def spans() -> Iterator[tuple[str, str]]:
@@ -96,6 +101,15 @@ def test_commands_about_rows_parse() -> None:
     found = [line.partition("-m sft_exp data rows")[2] for line in command_lines()]
     typed = [shlex.split(words) for words in found if words]
     assert {data_rows.arguments(words).step for words in typed} == {120, None}
+
+
+def test_commands_about_runs_parse() -> None:
+    for name, arguments in (("chat", chat.arguments), ("merge", merge.arguments)):
+        typed = [
+            shlex.split(line.partition(f"-m sft_exp {name}")[2]) for line in command_lines() if f" {name} " in line
+        ]
+        assert len(typed) > 1
+        assert {arguments(words).run for words in typed} == {"RUN"}
 
 
 def test_fields_and_options_in_sentences_exist() -> None:

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sft_exp import check, faults, launch, memory_report, metrics, preflight, record, resume, rundir, zero
+from sft_exp import card, check, faults, launch, memory_report, metrics, preflight, record, resume, rundir, zero
 from sft_exp.batch import Batch
 from sft_exp.errors import ConfigError, RunFailed, RunStopped
 from sft_exp.launch import Processes
@@ -41,6 +41,7 @@ def run(request: Request) -> RunDir:
             tracker.send(earlier)
             _follow(run, processes, tracker, progress, _ranks_name(request), offset)
             memory_report.compare(request.experiment, run)
+            card.leave(run)
         outcome, message = "finished", ""
     except ConfigError as error:
         outcome, message = "refused", str(error)

@@ -102,6 +102,11 @@ class RunDir:
         return self.path / "result.json"
 
     @property
+    def behaviour(self) -> Path:
+        """What the answers were judged to be."""
+        return self.path / "behaviour.json"
+
+    @property
     def status(self) -> Path:
         """How far the run is, as its parent sees it."""
         return self.path / "status.json"
