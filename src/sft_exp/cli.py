@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from sft_exp import data, data_rows, explain, own_files, plan, plan_table, profiles, run, schema, sweep, ui, words
+from sft_exp import data, data_rows, explain, launch_command, own_files, plan, plan_table, profiles, run, schema, sweep, ui, words
 from sft_exp.doctor import command as doctor
 from sft_exp.errors import ConfigError, SftExpError, report
 from sft_exp.request import Request, flatten
@@ -25,6 +25,7 @@ from sft_exp.request import Request, flatten
 COMMANDS: dict[str, Callable[[Request], object]] = {
     "train": run.run,
     "plan": plan.show,
+    "launch-command": launch_command.show,
     "data": data.show,
     "doctor": doctor.show,
     "ui": ui.serve,
