@@ -17,7 +17,21 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from sft_exp import data, data_rows, explain, launch_command, own_files, plan, plan_table, profiles, run, schema, sweep, ui, words
+from sft_exp import (
+    data,
+    data_rows,
+    explain,
+    launch_command,
+    own_files,
+    plan,
+    plan_table,
+    profiles,
+    run,
+    schema,
+    sweep,
+    ui,
+    words,
+)
 from sft_exp.doctor import command as doctor
 from sft_exp.errors import ConfigError, SftExpError, report
 from sft_exp.request import Request, flatten

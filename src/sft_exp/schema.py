@@ -274,7 +274,7 @@ class Hw:
     @property
     def ranks(self) -> int:
         """Ranks on all machines together."""
-        return (self.processes or 1) * self.machines
+        return (self.processes or 1) * max(1, self.machines)
 
 
 @dataclass(kw_only=True, slots=True)
