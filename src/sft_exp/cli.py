@@ -23,6 +23,7 @@ from sft_exp import (
     data,
     data_rows,
     explain,
+    launch_command,
     merge,
     own_files,
     plan,
@@ -44,6 +45,7 @@ from sft_exp.request import Request, flatten
 COMMANDS: dict[str, Callable[[Request], object]] = {
     "train": run.run,
     "plan": plan.show,
+    "launch-command": launch_command.show,
     "data": data.show,
     "doctor": doctor.show,
     "ui": ui.serve,

@@ -75,7 +75,7 @@ def _ways(experiment: Experiment) -> Iterator[Step]:
     """The run as it is, with more sharding, with an adapter, with offload."""
     yield (), experiment
     zero, full = experiment.zero, experiment.adapter.kind is AdapterKind.full
-    if (experiment.hw.processes or 1) > 1:
+    if experiment.hw.ranks > 1:
         for stage, cost, price in (
             (2, 1.1, "gradients and optimizer sharded, about 5 % slower"),
             (3, 2.0, "weights sharded too, about half the speed"),

@@ -73,7 +73,7 @@ def optimizer(experiment: Experiment, precision: Precision) -> str:
 
 def _micro(experiment: Experiment) -> int | None:
     """The micro batch asked for, else the largest that surely fits: the same profile gives the same one everywhere."""
-    train, processes = experiment.train, experiment.hw.processes or 1
+    train, processes = experiment.train, experiment.hw.ranks
     if train.micro_batch is not None or batch.problem(train.global_batch, None, processes):
         return train.micro_batch
     share = train.global_batch // processes

@@ -248,7 +248,11 @@ class Hw:
     name: str = "auto"
     device: Device = Device.auto
     processes: int | None = None
-    """Number of ranks; null is resolved by looking at the machine."""
+    """Number of ranks on each machine; null is resolved by looking at the machine."""
+    machines: int = 1
+    """Number of machines, each with as many ranks (docs/machines.md)."""
+    rendezvous: str | None = None
+    """`host:port` of the first of several machines; the ranks use the port after it."""
     devices: list[int] | None = None
     """Which cards, by the driver's numbering, such as `[4,5,6,7]`; null takes the first `processes`."""
     precision: Precision = Precision.auto
@@ -268,6 +272,11 @@ class Hw:
     launcher: Launcher = Launcher.torchrun
     env: dict[str, str] = field(default_factory=dict)
     """Environment variables set for the ranks."""
+
+    @property
+    def ranks(self) -> int:
+        """Ranks on all machines together."""
+        return (self.processes or 1) * max(1, self.machines)
 
 
 @dataclass(kw_only=True, slots=True)
