@@ -8,7 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from sft_exp import (
-    card, check, faults, launch, machines, member, memory_report, metrics, preflight, record, resume, rundir, zero,
+    card,
+    check,
+    faults,
+    launch,
+    machines,
+    member,
+    memory_report,
+    metrics,
+    preflight,
+    record,
+    resume,
+    rundir,
+    zero,
 )  # fmt: skip
 from sft_exp.batch import Batch
 from sft_exp.errors import ConfigError, RunFailed, RunStopped
