@@ -5,13 +5,14 @@ from sft_exp.errors import ConfigError
 from sft_exp.machine import look
 from sft_exp.preview import on_terminal
 from sft_exp.request import Request, to_plain
-from sft_exp.rules import dataset, model
+from sft_exp.rules import dataset, model, tokens
 
 
 def show(request: Request) -> None:
     """Print the report and write it to a folder. Raises ConfigError if the rows should not be trained."""
     experiment = resolve.resolve(request.experiment, look())
-    check.refuse(check.Findings([*model.problems(experiment), *dataset.problems(experiment)], []))
+    rules = (model, tokens, dataset)
+    check.refuse(check.Findings([sentence for rule in rules for sentence in rule.problems(experiment)], []))
     report, problems = prepare.report(experiment)
     folder = rundir.data_folder(experiment)
     prepare.write(report, problems, folder)
