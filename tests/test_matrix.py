@@ -25,8 +25,9 @@ from test_model import build, tiny
 CASES = list(itertools.product(("full", "lora", "qlora"), (True, False), (True, False)))
 """Adapter, tied, added tokens."""
 NAMES = [f"{kind}-{'tied' if tied else 'untied'}-{'tokens' if added else 'plain'}" for kind, tied, added in CASES]
-REOPENED, MERGED = 1e-5, 1e-4
-"""Bounds on differences of logits, which are of the order of 1."""
+REOPENED = 1e-5
+MERGED = {"full": 1e-5, "lora": 1e-5, "qlora": 1e-2}
+"""Bounds on |logits - trained| / |trained| in L2. 4-bit kernels of the CPU round to bf16 inside, plain layers do not."""
 
 
 @pytest.fixture(scope="module")
@@ -74,12 +75,12 @@ def check(run: RunDir, base: Path, tied: bool, added: bool) -> dict[str, float]:
     plain = matrix.logits(AutoModelForCausalLM.from_pretrained(base), added=False) if not added else None
     assert plain is None or (plain - trained).abs().max() > 1e-2, "nothing was trained"
     found = {name: difference(network, trained, added) for name, network in (("reopened", reopened), ("merged", again))}
-    assert found["reopened"] < REOPENED and found["merged"] < MERGED, found
+    assert found["reopened"] < REOPENED and found["merged"] < MERGED[kind], found
     return found
 
 
 def difference(network: Any, trained: torch.Tensor, added: bool) -> float:
-    return float((matrix.logits(network, added=added) - trained).abs().max())
+    return float((matrix.logits(network, added=added) - trained).norm() / trained.norm())
 
 
 def quantized(kind: str) -> dict[str, Any]:

@@ -51,6 +51,7 @@ def base_model(report: Prepared, experiment: Experiment) -> str:
     names = ",".join(f'"{token}"' for token in [*listed, *untrained])
     return (
         f"this looks like a base model: its tokenizer ends a text with {report.text_end}, its chat template a turn "
-        f"with {report.end_text}. The rows of {', '.join(untrained)} may never have been trained, and adapter={kind.value} "
-        f"leaves them as they are; if answers do not stop, train them too: 'model.special_tokens=[{names}]'"
+        f"with {report.end_text}. The rows of {', '.join(untrained)} may never have been trained, and "
+        f"adapter={kind.value} leaves them as they are; if answers do not stop, train them "
+        f"too: 'model.special_tokens=[{names}]'"
     )
