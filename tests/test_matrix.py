@@ -27,7 +27,7 @@ CASES = list(itertools.product(("full", "lora", "qlora"), (True, False), (True, 
 NAMES = [f"{kind}-{'tied' if tied else 'untied'}-{'tokens' if added else 'plain'}" for kind, tied, added in CASES]
 REOPENED = 1e-5
 MERGED = {"full": 1e-5, "lora": 1e-5, "qlora": 1e-2}
-"""Bounds on |logits - trained| / |trained| in L2. 4-bit kernels of the CPU round to bf16 inside, plain layers do not."""
+"""Bounds on |logits - trained| / |trained| in L2. 4-bit kernels of the CPU round to bf16 inside, plain layers not."""
 
 
 @pytest.fixture(scope="module")
