@@ -35,7 +35,7 @@ def train(folder: Path) -> None:
             torch.save(found, folder / "logits.pt")
 
     run_request = request.read(run.request)
-    final.save = save_and_look
+    final.save = save_and_look  # type: ignore[assignment]
     try:
         train.train(run_request, run)
     finally:
