@@ -14,8 +14,9 @@ ADDED = torch.tensor([[2051, 84, 104, 101, 2052, 2050]])
 def logits(network: Any, *, added: bool) -> torch.Tensor:
     """Of the tokens that the tokenizer has; grown matrices are padded."""
     ids = ADDED if added else IDS
+    network.eval()  # DeepSpeed's engine does not return itself
     with torch.no_grad():
-        result: torch.Tensor = network.eval()(input_ids=ids.to(network.device)).logits
+        result: torch.Tensor = network(input_ids=ids.to(network.device)).logits
     return result[..., : 2053 if added else 2051].float().cpu()
 
 

@@ -55,6 +55,7 @@ def known_keys() -> list[str]:
 
 
 OPEN = (
+    "model.token_descriptions.",
     "train.extra.",
     "train.scheduler_args.",
     "zero.extra.",
