@@ -10,7 +10,7 @@ from datasets import Dataset, IterableDataset
 from trl import SFTTrainer
 from trl.trainer.utils import global_then_local_main_first
 
-from sft_exp import adapter, packing, reopen
+from sft_exp import adapter, packing, reopen, saved
 from sft_exp.meter import Meter, flops_per_token, peak_memory_gib, size
 from sft_exp.request import Request
 from sft_exp.rowloss import KEY, RowCollator, RowLosses
@@ -108,6 +108,7 @@ class Trainer(SFTTrainer):  # type: ignore[misc]
         """Save, and read the final model again while the gathered weights are at hand."""
         super()._save(output_dir, state_dict)
         if self.args.should_save and output_dir == str(self.run.model):
+            saved.require_whole(self.run.model, self.trainable)
             self.reopened = reopen.weights(self.run.model, reopen.expected(self.model, state_dict))
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
