@@ -122,15 +122,22 @@ def test_one_process(tmp_path: Path, bases: dict[bool, Path], kind: str, tied: b
     print(check(run, bases[tied], tied, added))
 
 
+def allowed(zero: str, kind: str, added: bool) -> bool:
+    """Added tokens under an adapter are refused at stage 3."""
+    return not (zero == "3" and added and kind != "full")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("zero", ["2", "3"])
 def test_two_ranks(tmp_path: Path, bases: dict[bool, Path], zero: str) -> None:
-    """All twelve in the same two ranks, one after the other: starting them anew would take minutes."""
+    """All in the same two ranks, one after the other: starting them anew would take minutes."""
     overrides = ("hw=cpu2", f"zero={zero}", "train.micro_batch=2")
     runs = [
         prepared(tmp_path / name, bases[tied], kind, added, *overrides)
         for name, (kind, tied, added) in zip(NAMES, CASES, strict=True)
+        if allowed(zero, kind, added)
     ]
+    cases = [case for case in CASES if allowed(zero, case[0], case[2])]
     experiment = request.read(runs[0].request).experiment
     command = [
         sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={launch.free_port()}",
@@ -139,5 +146,5 @@ def test_two_ranks(tmp_path: Path, bases: dict[bool, Path], zero: str) -> None:
     env = launch.environment(experiment, os.environ, launch.free_port())
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
-    for run, (kind, tied, added) in zip(runs, CASES, strict=True):
+    for run, (kind, tied, added) in zip(runs, cases, strict=True):
         print(kind, tied, added, check(run, bases[tied], tied, added))

@@ -15,11 +15,17 @@ def problems(experiment: Experiment) -> Iterator[str]:
             yield f"model.token_descriptions describes {token}, which is not in model.special_tokens: add it there."
         elif not text.strip():
             yield f"model.token_descriptions.{token} is empty: give a few words, or leave it out."
+    kind = experiment.adapter.kind
+    if model.special_tokens and kind is not AdapterKind.full and experiment.zero.stage == 3:
+        yield (
+            f"model.special_tokens with adapter={kind.value} cannot be trained under zero=3, whose split head TRL's loss "
+            "does not find behind PEFT's rows: use zero=2."
+        )
     if model.train_special_tokens:
         return
     if not model.special_tokens:
         yield "model.train_special_tokens=false has no effect without model.special_tokens: remove it."
-    if experiment.adapter.kind is AdapterKind.full:
+    if kind is AdapterKind.full:
         yield (
             "model.train_special_tokens=false is not possible with adapter=full, which trains all rows: use "
             "adapter=lora or qlora."
