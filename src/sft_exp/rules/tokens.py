@@ -18,8 +18,8 @@ def problems(experiment: Experiment) -> Iterator[str]:
     kind = experiment.adapter.kind
     if model.special_tokens and kind is not AdapterKind.full and experiment.zero.stage == 3:
         yield (
-            f"model.special_tokens with adapter={kind.value} cannot be trained under zero=3, whose split head TRL's loss "
-            "does not find behind PEFT's rows: use zero=2."
+            f"model.special_tokens with adapter={kind.value} cannot be trained under zero=3, whose split "
+            "head TRL's loss does not find behind PEFT's rows: use zero=2."
         )
     if model.train_special_tokens:
         return
