@@ -25,7 +25,7 @@ from test_model import build, tiny
 CASES = list(itertools.product(("full", "lora", "qlora"), (True, False), (True, False)))
 """Adapter, tied, added tokens."""
 NAMES = [f"{kind}-{'tied' if tied else 'untied'}-{'tokens' if added else 'plain'}" for kind, tied, added in CASES]
-REOPENED = 1e-5
+REOPENED = {"full": 1e-5, "lora": 1e-5, "qlora": 5e-3}  # under DeepSpeed its factors are bf16, reopened ones fp32
 MERGED = {"full": 1e-5, "lora": 1e-5, "qlora": 1e-2}
 """Bounds on |logits - trained| / |trained| in L2. 4-bit kernels of the CPU round to bf16 inside, plain layers not."""
 
@@ -75,7 +75,7 @@ def check(run: RunDir, base: Path, tied: bool, added: bool) -> dict[str, float]:
     plain = matrix.logits(AutoModelForCausalLM.from_pretrained(base), added=False) if not added else None
     assert plain is None or (plain - trained).abs().max() > 1e-2, "nothing was trained"
     found = {name: difference(network, trained, added) for name, network in (("reopened", reopened), ("merged", again))}
-    assert found["reopened"] < REOPENED and found["merged"] < MERGED[kind], found
+    assert found["reopened"] < REOPENED[kind] and found["merged"] < MERGED[kind], found
     return found
 
 
