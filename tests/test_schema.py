@@ -42,7 +42,9 @@ HERE: dict[str, tuple[str, str, Machine]] = {
     "model.revision": ("model=tiny model.trust_remote_code=true", COMMIT, NO_CARDS),
     "model.trust_remote_code": ("model=tiny", "true", NO_CARDS),
     "model.chat_template": ("model=tiny", "no.jinja", NO_CARDS),
-    "model.special_tokens": ("model=tiny zero=3", "[<a>]", NO_CARDS),
+    "model.special_tokens": ("model=tiny", "[<a>,<a>]", NO_CARDS),
+    "model.token_descriptions": ("model=tiny", "{a: b}", NO_CARDS),
+    "model.train_special_tokens": ("model=tiny", "false", NO_CARDS),
     "model.dtype": ("model=tiny", "bfloat16", NO_CARDS),
     "model.attention": ("model=tiny hw=cpu", "flex_attention", NO_CARDS),
     **{

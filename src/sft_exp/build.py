@@ -83,6 +83,8 @@ def new_report(fingerprint: str, config: Dataset, sources: Sequence[Source], enc
         split_marks=list(encoder.marks.in_pieces),
         end_text=encoder.marks.end_text,
         end_token=encoder.marks.end_token,
+        text_end=encoder.marks.eos,
+        control_tokens=encoder.control_tokens,
     )
 
 

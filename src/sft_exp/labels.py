@@ -102,6 +102,12 @@ class Encoder:
         """System prompt that the chat template writes for conversations that have none."""
         return self._template.added_system if self._template else ""
 
+    @property
+    def control_tokens(self) -> list[str]:
+        """Control tokens that the chat template writes."""
+        control = self.marks.control
+        return list(dict.fromkeys(control.findall(self._template.written))) if control and self._template else []
+
     def encode(self, conversations: Sequence[Conversation]) -> list[Result]:
         """Encode each, or say why not."""
         layouts = [self._lay_out(conversation) for conversation in conversations]

@@ -50,7 +50,10 @@ class Progress:
         self._once("data", self._data)
         self._once("before", self._before)
         for row in rows:
-            show(self._step(row) if "train/loss" in row else self._eval(row))
+            if "train/loss" in row:
+                show(self._step(row))
+            elif "eval/loss" in row or "test/loss" in row:
+                show(self._eval(row))
 
     def _once(self, name: str, action: Any) -> None:
         if name not in self._seen and action():
@@ -73,6 +76,8 @@ class Progress:
             f"data     {data['rows']} rows: {data['train_rows']} train, {data['eval_rows']} eval, dropped {dropped}; "
             f"{data['trained_tokens']:,} of {data['tokens']:,} tokens are trained"
         )
+        if data.get("base_model"):
+            show(f"note: {data['base_model']}")
         return True
 
     def _before(self) -> bool:
@@ -167,6 +172,10 @@ def table(result: dict[str, Any]) -> list[tuple[str, str]]:
     rows.append(("trained parameters", f"{result['trainable_parameters']:,} ({share:.2%})"))
     if result.get("skipped_steps"):
         rows.append(("skipped steps", f"{result['skipped_steps']} (overflow in fp16)"))
+    if result.get("new_rows_moved_min") is not None:
+        rows.append(("added tokens", f"rows moved by {float(result['new_rows_moved_min']):.2%} or more"))
+    if result.get("not_finite"):
+        rows.append(("saved model", f"{result['not_finite']} weights hold NaN or infinity: it cannot be used"))
     return rows
 
 

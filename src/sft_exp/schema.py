@@ -133,6 +133,10 @@ class Model:
     template for it and leaves the tokenizer its own."""
     special_tokens: list[str] = field(default_factory=list)
     """Tokens added to the tokenizer; their embedding rows are trained under every adapter."""
+    token_descriptions: dict[str, str] = field(default_factory=dict)
+    """Token -> text whose pieces give a new token its first row; without one its own name does."""
+    train_special_tokens: bool = True
+    """`false` leaves the rows of `special_tokens` as they start under an adapter: for comparisons only."""
     trust_remote_code: bool = False
     """Run the checkpoint's own Python code; needs `revision` as a 40-digit commit."""
     shape: Shape = field(default_factory=Shape)

@@ -27,7 +27,7 @@ ROWS_LIMIT = 20 * 2**20
 SUMMARY = (
     "steps", "loss_first", "loss_last", "eval_loss", "eval_loss_best", "test_loss", "grad_norm", "tokens_per_second",
     "tokens_seen", "mfu", "peak_memory_gib", "planned_memory_gib", "memory_error", "memory_error_percent",
-    "skipped_steps", "parameters", "trainable_parameters",
+    "skipped_steps", "parameters", "trainable_parameters", "new_rows_moved_min",
 )  # fmt: skip
 """Fields of `result.json` that are metrics at the end."""
 ENDING = {"outcome", "reason"}

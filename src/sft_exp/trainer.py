@@ -10,7 +10,7 @@ from datasets import Dataset, IterableDataset
 from trl import SFTTrainer
 from trl.trainer.utils import global_then_local_main_first
 
-from sft_exp import adapter, packing
+from sft_exp import adapter, packing, reopen, saved
 from sft_exp.meter import Meter, flops_per_token, peak_memory_gib, size
 from sft_exp.request import Request
 from sft_exp.rowloss import KEY, RowCollator, RowLosses
@@ -40,6 +40,7 @@ class Trainer(SFTTrainer):  # type: ignore[misc]
     def __init__(self, *args: Any, request: Request, run: RunDir, tokens_seen: int, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.request, self.run = request, run
+        adapter.save_factors_only(self.model)
         self.data_collator: Any = RowCollator(self.data_collator)
         self.row_losses = RowLosses(run.rows)
         if request.experiment.adapter.kind is not AdapterKind.full and request.experiment.zero.stage == 0:
@@ -102,6 +103,13 @@ class Trainer(SFTTrainer):  # type: ignore[misc]
         # Rows that were repeated to give every rank as many batches are dropped here.
         self._eval_sums += self.accelerator.gather_for_metrics(rows).double().sum(0).cpu()
         return loss
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, torch.Tensor] | None = None) -> None:
+        """Save, and read the final model again while the gathered weights are at hand."""
+        super()._save(output_dir, state_dict)
+        if self.args.should_save and output_dir == str(self.run.model):
+            saved.require_whole(self.run.model, self.trainable)
+            self.reopened = reopen.weights(self.run.model, reopen.expected(self.model, state_dict))
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         self.row_losses.write()  # a run that is resumed from here does not repeat these steps

@@ -29,11 +29,6 @@ def problems(experiment: Experiment) -> Iterator[str]:
         return
     if stage.offload_param and stage.stage != 3:
         yield f"zero.offload_param needs stage 3 and zero.stage is {stage.stage}: use zero=3_offload."
-    if stage.stage == 3 and experiment.model.special_tokens:
-        yield (
-            "model.special_tokens cannot be added under zero=3, which splits the embedding before it can grow: use "
-            "zero=2."
-        )
     yield from programs(experiment)
     if importlib.util.find_spec("deepspeed") is None:
         yield f"zero={stage.stage} needs the package deepspeed: pip install deepspeed."
