@@ -98,10 +98,13 @@ def build(
     rows: splits.Splits,
 ) -> Any:
     """The trainer with its callbacks."""
+    from sft_exp.probes.callback import Probes
+    from sft_exp.probes.session import Session
     from sft_exp.trainer import Trainer
 
     experiment, train = request.experiment, request.experiment.train
-    added = tokenizer.convert_tokens_to_ids(experiment.model.special_tokens)
+    trained = experiment.model.special_tokens if experiment.model.train_special_tokens else []
+    added = tokenizer.convert_tokens_to_ids(trained)
     earlier = [row for row in read_rows(run.metrics)[0] if "train/tokens_seen" in row]
     trainer = Trainer(
         model=network, args=args, train_dataset=rows.train, eval_dataset=rows.held_out, processing_class=tokenizer,
@@ -109,6 +112,8 @@ def build(
         request=request, run=run, tokens_seen=int(earlier[-1]["train/tokens_seen"]) if earlier else 0,
     )  # fmt: skip
     trainer.add_callback(Samples(train.sample_prompts, train.sample_tokens, tokenizer, run))
+    if experiment.eval.probes:
+        trainer.add_callback(Probes(experiment, run, Session(experiment, run, trainer, rows)))
     trainer.add_callback(Clock(trainer))  # last, so that the answers before training are not on the clock
     if train.early_stopping is not None:
         trainer.add_callback(EarlyStoppingCallback(train.early_stopping))

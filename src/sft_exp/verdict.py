@@ -18,7 +18,8 @@ def problems(report: Prepared, config: Dataset, train: Train) -> list[str]:
         return [_unknown_columns(report)]
     if report.bad / report.rows > config.max_bad_fraction or not report.kept:
         return _bad_rows(report, config)
-    return [*_ends(report), *_masks(report, config), *_evaluation(report, train)]
+    ends = _ends(report) if config.train_end else ()
+    return [*ends, *_masks(report, config), *_evaluation(report, train)]
 
 
 def _unknown_columns(report: Prepared) -> str:
