@@ -52,7 +52,7 @@ class Meter:
 
     @contextmanager
     def own_peak(self) -> Iterator[None]:
-        """Memory taken in here does not count as training's, on a card; the process's peak on the CPU cannot be reset."""
+        """Memory taken in here on a card does not count as training's; the process's peak on the CPU cannot be reset."""
         if self.device.type != "cuda":
             yield
             return

@@ -366,7 +366,7 @@ class Eval:
     every: int = 1
     """Probe at every n-th evaluation."""
     budget: float = 0.05
-    """Share of the run's time that probes may take: one that would cost more is left out, except first and last."""
+    """Share of the training time that probes may take: one that would cost more is left out, but for first and last."""
     answers: int | None = None
     """Validation rows, and as many test rows, whose answers are scored; null takes 32 on a card and 8 on the CPU."""
     metrics: list[str] = field(default_factory=list)

@@ -82,12 +82,12 @@ class Probes(TrainerCallback):  # type: ignore[misc]
         self._cost = time.perf_counter() - begun
         self._spent += self._cost
         share = self._spent / max(time.perf_counter() - self._started, 1e-9)
-        metrics |= {"probe/seconds": self._cost, "probe/share_of_run": share}
+        cost = {"probe/seconds": self._cost, "probe/share_of_run": share}
         if self.trainer.is_world_process_zero():
             records.add_answers(self.run, state.global_step, self.session, look)
             if base:
                 rundir.write_json(records.base_file(self.run), self.base)
-        self.trainer.append(metrics | scores)
+        self.trainer.append(metrics | cost | scores)
         return metrics, scores
 
     def _against_base(self, metrics: dict[str, float], base: bool) -> dict[str, float]:

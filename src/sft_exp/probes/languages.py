@@ -19,7 +19,7 @@ def scripts(text: str) -> Counter[str]:
 
 
 def script_kept(text: str, language: str) -> bool | None:
-    """Whether most letters are of the language's script; None for few letters or a language that is not in `SCRIPTS`."""
+    """Whether most letters are of the language's script; None for few letters or a language not in `SCRIPTS`."""
     counts = scripts(text)
     total = sum(counts.values())
     if total < LETTERS or language not in SCRIPTS:

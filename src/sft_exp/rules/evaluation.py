@@ -17,8 +17,8 @@ def problems(experiment: Experiment) -> Iterator[str]:
         value = getattr(settings, key)
         if value is not None and value < least:
             yield f"eval.{key}={value} must be at least {least}."
-    if not 0 <= settings.budget <= 1:
-        yield f"eval.budget={settings.budget} must be a share between 0 and 1."
+    if not settings.budget >= 0:
+        yield f"eval.budget={settings.budget} must not be negative: give a share such as 0.05."
     for field in dataclasses.fields(settings.limits):
         value = getattr(settings.limits, field.name)
         if not value >= 0 or math.isinf(value):
