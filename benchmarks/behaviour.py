@@ -31,7 +31,13 @@ def overrides(case: Case, device: str, seed: int, folder: Path) -> list[str]:
     """Command line of one run."""
     steps = STEPS[device][case.repeats]
     base = [f"model.path={folder / case.base}/model"] if case.base else []
-    shared = [*COMMON, *PROBES[device], f"train.seed={seed}", f"train.max_steps={steps}", f"dataset.path={write(case, folder)}"]
+    shared = [
+        *COMMON,
+        *PROBES[device],
+        f"train.seed={seed}",
+        f"train.max_steps={steps}",
+        f"dataset.path={write(case, folder)}",
+    ]
     return [*shared, *case.overrides, *base, f"outputs={folder}/outputs"]
 
 

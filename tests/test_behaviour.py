@@ -41,7 +41,7 @@ def test_a_good_run_is_healthy() -> None:
         ("lost its reasoning", evidence({"thinks": 0.1}, {"thinks": 0.9})),
         ("added tokens untrained", evidence({"added_tokens": 1.0}, rows_moved=0.0, expected_tokens=1.0)),
         ("added tokens unused", evidence({"added_tokens": 0.1}, rows_moved=0.1, expected_tokens=1.0)),
-        ("added tokens malformed", evidence({"added_tokens": 1.0, "added_tokens_well_formed": 0.1}, expected_tokens=1.0)),
+        ("added tokens malformed", evidence({"added_tokens": 1, "added_tokens_well_formed": 0.1}, expected_tokens=1.0)),
         ("forgot", evidence({"kl": 1.5})),
         ("forgot", evidence({"perplexity_ratio": 3.0})),
         ("forgot", evidence({"kl": math.nan})),

@@ -19,7 +19,7 @@ VOCABULARY = 96
 
 def tiny() -> Qwen2ForCausalLM:
     torch.manual_seed(3)
-    shape = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4)
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
     return Qwen2ForCausalLM(Qwen2Config(vocab_size=VOCABULARY, num_key_value_heads=2, **shape)).eval()
 
 
@@ -46,7 +46,11 @@ def expected(base: Any, model: Any) -> tuple[float, float, float]:
     tokens = sum(len(text) - 1 for text in TEXTS)
 
     def perplexity(log_probs: list[list[list[float]]]) -> float:
-        picked = [row[token] for rows, text in zip(log_probs, TEXTS, strict=True) for row, token in zip(rows, text[1:], strict=True)]
+        picked = [
+            row[token]
+            for rows, text in zip(log_probs, TEXTS, strict=True)
+            for row, token in zip(rows, text[1:], strict=True)
+        ]
         return math.exp(-math.fsum(picked) / tokens)
 
     kl = math.fsum(

@@ -12,7 +12,12 @@ from sft_exp.probes.answers import Answer
 from sft_exp.probes.measures import Setting, measure
 from sft_exp.probes.prompts import Prompt
 
-PROMPTS = [Prompt("a", "Why?", "en"), Prompt("b", "为什么？", "zh"), Prompt("c", "1 + 1?", None), Prompt("d", "Hi", "en")]
+PROMPTS = [
+    Prompt("a", "Why?", "en"),
+    Prompt("b", "为什么？", "zh"),
+    Prompt("c", "1 + 1?", None),
+    Prompt("d", "Hi", "en"),
+]
 ENGLISH = "The sky is blue because the air scatters the blue part of the light."
 CHINESE = "天空是蓝色的，因为空气把阳光里的蓝色光散射到四面八方，所以我们看到蓝天。"
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sft_exp import rundir
-from sft_exp.probes import records
+from sft_exp.probes import table
 from sft_exp.probes.answers import Speaker
 from sft_exp.probes.heldout import split
 from sft_exp.probes.quiet import quiet
@@ -58,14 +58,14 @@ def test_teacher_forced_ends_agree_with_the_evaluation(probed: RunDir) -> None:
 
 
 def test_answers_are_a_table_over_steps(probed: RunDir) -> None:
-    rows = records.read_answers(probed)
-    assert all(tuple(row) == records.COLUMNS for row in rows)
+    rows = table.read(probed)
+    assert all(tuple(row) == table.COLUMNS for row in rows)
     assert [row["step"] for row in rows if row["set"] == "probe"] == [step for step in (0, 2, 4, 6) for _ in range(4)]
     evals = [row for row in rows if row["set"] == "eval"]
     assert {row["step"] for row in evals} == {0, 6} and all(row["reference"].startswith("It is") for row in evals)
     assert all("user" in row["prompt"] and "assistant" in row["prompt"] for row in evals)
-    records.forget_after(probed, 2)
-    assert {row["step"] for row in records.read_answers(probed)} == {0, 2}
+    table.forget_after(probed, 2)
+    assert {row["step"] for row in table.read(probed)} == {0, 2}
 
 
 @pytest.mark.parametrize("adapter", ["full", pytest.param("lora", marks=pytest.mark.slow)])
@@ -105,7 +105,7 @@ def test_untrained_tokens_and_ends_are_named(tmp_path: Path) -> None:
     assert any(reason.startswith("end token not trained (") for reason in reasons)
 
 
-class Mode(torch.nn.Module):
+class Mode(torch.nn.Module):  # type: ignore[misc]
     """Two modules, one of which is frozen in evaluation mode, as a user may leave it."""
 
     def __init__(self) -> None:
@@ -158,7 +158,7 @@ def test_greedy_answers_do_not_depend_on_the_batch_or_the_checkpoints_settings(p
     from preparing import shipped
 
     torch.manual_seed(0)
-    shape = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4)
+    shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
     model = Qwen2ForCausalLM(Qwen2Config(vocab_size=len(shipped()), num_key_value_heads=2, **shape)).eval()
     own = GenerationConfig(eos_token_id=[7, 8], do_sample=True, temperature=0.7, repetition_penalty=1.3)
     model.generation_config = own

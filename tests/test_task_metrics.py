@@ -39,7 +39,12 @@ def own(here: Path, monkeypatch: pytest.MonkeyPatch, text: str, name: str) -> No
 
 
 def test_own_metrics_come_along(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own(here, monkeypatch, "def lengths(a, r):\n    return {'longer': sum(map(len, a)) / sum(map(len, r))}\n", "own_scores")
+    own(
+        here,
+        monkeypatch,
+        "def lengths(a, r):\n    return {'longer': sum(map(len, a)) / sum(map(len, r))}\n",
+        "own_scores",
+    )
     found = task_metrics.score(["abcd"], ["ab"], ["own_scores:lengths"])
     assert found["longer"] == 2.0 and found.keys() >= {"exact_match", "rouge_l", "chrf"}
 

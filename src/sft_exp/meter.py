@@ -52,7 +52,7 @@ class Meter:
 
     @contextmanager
     def own_peak(self) -> Iterator[None]:
-        """Memory taken in here on a card does not count as training's; the process's peak on the CPU cannot be reset."""
+        """A card's memory taken in here does not count as training's; a process's peak on the CPU cannot be reset."""
         if self.device.type != "cuda":
             yield
             return

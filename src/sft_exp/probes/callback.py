@@ -7,15 +7,12 @@ import torch
 from transformers import TrainerCallback
 
 from sft_exp import rundir, task_metrics
-from sft_exp.probes import ranks, records, verdict
+from sft_exp.probes import ranks, records, table, verdict
 from sft_exp.probes.quiet import quiet
 from sft_exp.probes.session import Look, Session
 from sft_exp.probes.verdict import Evidence
 from sft_exp.rundir import RunDir
 from sft_exp.schema import Experiment, Weights
-
-ROWS = "added_rows.pt"
-"""File with the rows of added tokens as they were before training."""
 
 
 class Probes(TrainerCallback):  # type: ignore[misc]
@@ -33,14 +30,14 @@ class Probes(TrainerCallback):  # type: ignore[misc]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._started, self._training = time.perf_counter(), True
-        records.forget_after(self.run, state.global_step)
+        table.forget_after(self.run, state.global_step)
         if records.base_file(self.run).exists():
             self.base = rundir.read_json(records.base_file(self.run))
         elif state.global_step == 0:
             self.run.probes.mkdir(exist_ok=True)
             with quiet(self.trainer.model, self.trainer.meter):
                 if (rows := self.session.added_rows()) is not None and self.trainer.is_world_process_zero():
-                    torch.save(rows, self.run.probes / ROWS)
+                    torch.save(rows, records.rows_file(self.run))
             self._look(state, base=True, scored=True)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -119,9 +116,9 @@ class Probes(TrainerCallback):  # type: ignore[misc]
         """How far the least moved row of an added token is from where it began, as a share of its norm."""
         with quiet(self.trainer.model, self.trainer.meter):
             rows = self.session.added_rows()
-        if rows is None or not (self.run.probes / ROWS).exists():
+        if rows is None or not (records.rows_file(self.run)).exists():
             return None
-        before = torch.load(self.run.probes / ROWS, weights_only=True)
+        before = torch.load(records.rows_file(self.run), weights_only=True)
         return float(((rows - before).norm(dim=-1) / before.norm(dim=-1).clamp(min=1e-12)).min())
 
     def _write(self, reasons: list[str], metrics: dict[str, float], scores: dict[str, float]) -> None:
