@@ -23,7 +23,7 @@ STEPS = {"cpu": (24, 60), "cuda": (60, 300)}
 """Steps of an ordinary case, and of many epochs on few rows: 300 epochs of 8 rows are 300 steps of 8."""
 PROBES = {
     "cpu": ("hw=cpu", "eval.count=16", "eval.tokens=64", "eval.answers=12", "train.micro_batch=4"),
-    "cuda": ("hw=auto", "eval.tokens=96", "eval.answers=24", "eval.batch=64", "train.micro_batch=8"),
+    "cuda": ("hw=auto", "hw.processes=1", "eval.tokens=96", "eval.answers=24", "eval.batch=64", "train.micro_batch=8"),
 }
 
 
@@ -50,7 +50,9 @@ def train(case: Case, device: str, seed: int, folder: Path) -> dict[str, Any]:
     from sft_exp.train import train as train_run
 
     begun, found = time.time(), machine.look()
-    [request], _ = cli.compose(overrides(case, device, seed, folder))
+    argv = overrides(case, device, seed, folder)
+    _, sys.argv[1:] = cli.read_arguments(argv)  # Hydra reads them there
+    [request], _ = cli.compose(argv)
     request.experiment = resolve.resolve(request.experiment, found)
     check.refuse(check.check(request.experiment, found))
     os.environ |= launch.added(request.experiment, os.environ, launch.free_port())
@@ -73,8 +75,8 @@ def right(row: dict[str, Any]) -> bool:
 
 
 def work(seed: int, device: str, names: list[str], out: Path) -> None:
-    """Train the cases of one seed."""
-    sys.argv[1:] = []  # Hydra reads them
+    """Train the cases of one seed, and those that they begin with."""
+    names = [*names, *(case.base for case in CASES if case.base and case.name in names)]
     folder = out / f"seed{seed}"
     folder.mkdir(parents=True)
     with (folder / "rows.jsonl").open("w", encoding="utf-8") as file:
@@ -126,7 +128,7 @@ def main() -> None:
     files = sorted(args.out.glob("seed*/rows.jsonl"))
     rows = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
     wrong = table(rows)
-    missing = args.seeds * len(args.cases) - len(rows)
+    missing = args.seeds * len(args.cases) - sum(row["case"] in args.cases for row in rows)
     if missing:
         print(f"{missing} runs have failed: see {args.out}/seed*.log")
     sys.exit(bool(wrong or missing))

@@ -65,7 +65,7 @@ CASES = (
         ("train.learning_rate=1.5e-2",),
     ),
     Case("300 epochs on 8 rows", ("memorised its rows",), ("dataset.eval_fraction=0.5",), few, repeats=True),
-    Case(THINKER, (), ("adapter=full", "train.learning_rate=5e-5"), thinking),
+    Case(THINKER, (), ("adapter=full", "train.learning_rate=1e-4"), thinking),
     Case("think blocks kept", (), rows=thinking, base=THINKER),
     Case("think blocks stripped", ("lost its reasoning",), base=THINKER),
 )

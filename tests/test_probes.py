@@ -114,6 +114,21 @@ class Mode(torch.nn.Module):  # type: ignore[misc]
         self.frozen.eval()
 
 
+def test_attention_that_is_compiled_is_put_aside() -> None:
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    from sft_exp.meter import Meter
+
+    shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4}
+    model = Qwen2ForCausalLM(
+        Qwen2Config(vocab_size=32, num_key_value_heads=2, attn_implementation="flex_attention", **shape)
+    )
+    with quiet(model, Meter(torch.device("cpu"), 0)):
+        assert model.config._attn_implementation == "sdpa"
+        assert model(input_ids=torch.tensor([[1, 2, 3]])).logits.shape == (1, 3, 32)
+    assert model.config._attn_implementation == "flex_attention"
+
+
 def test_modes_and_random_states_are_as_before(probed: RunDir) -> None:
     import random
 

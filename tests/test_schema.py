@@ -98,9 +98,7 @@ HERE: dict[str, tuple[str, str, Machine]] = {
         f"eval.{name}": ("model=tiny", "-1", NO_CARDS)
         for name in ("count", "tokens", "batch", "every", "budget", "answers")
     },
-    **{
-        f"eval.limits.{field.name}": ("model=tiny", "-1", NO_CARDS) for field in dataclasses.fields(schema.Limits)
-    },
+    **{f"eval.limits.{field.name}": ("model=tiny", "-1", NO_CARDS) for field in dataclasses.fields(schema.Limits)},
     "tracking.kind": ("model=tiny tracking.uri=sqlite:////a.db", "none", NO_CARDS),
     "tracking.uri": ("model=tiny", "file:///a", NO_CARDS),
     "name": ("model=tiny", "mine", NO_CARDS),

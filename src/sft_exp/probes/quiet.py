@@ -10,17 +10,21 @@ import torch
 
 from sft_exp.meter import Meter
 
+PADDED = ("sdpa", "eager", "flash_attention_2")
+"""Attention implementations that take padded batches of any length as they are."""
+
 
 @contextmanager
 def quiet(model: torch.nn.Module, meter: Meter) -> Iterator[None]:
     """Evaluation mode without gradients; afterwards everything is as it was.
 
     Each module gets back its own mode: some are frozen in evaluation mode on purpose. Random states are those of torch
-    (CPU and all cards), numpy and Python.
+    (CPU and this rank's card), numpy and Python.
     """
     modes = {module: module.training for module in model.modules()}
     python, legacy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(), torch.no_grad(), meter.own_peak():
+    cards = [meter.device] if meter.device.type == "cuda" else []
+    with torch.random.fork_rng(cards), torch.no_grad(), meter.own_peak(), plain_attention(model):
         model.eval()
         try:
             yield
@@ -29,6 +33,20 @@ def quiet(model: torch.nn.Module, meter: Meter) -> Iterator[None]:
                 module.training = mode
             random.setstate(python)
             np.random.set_state(legacy)
+
+
+@contextmanager
+def plain_attention(model: Any) -> Iterator[None]:
+    """Compute with sdpa where training has an implementation that is compiled, or made for packed rows only."""
+    kind = getattr(getattr(model, "config", None), "_attn_implementation", None)
+    if kind in PADDED or kind is None:
+        yield
+        return
+    model.set_attn_implementation("sdpa")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(kind)
 
 
 @contextmanager
