@@ -5,7 +5,7 @@ python benchmarks/behaviour.py --seeds 1 --device cpu --cases healthy "end token
 
 Each seed is a process that trains its cases one after the other, with the libraries loaded once; on a card several
 seeds run at a time. Prints the verdict on each run beside what it should be and ends with 1 if one is wrong; all
-records go to --out. `--only RUNS.json` prints an earlier table again, judged by today's rules.
+records go to --out.
 """
 
 import argparse
