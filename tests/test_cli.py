@@ -224,7 +224,7 @@ def test_mistake_in_a_file_of_the_user(refuse: Refuse, tmp_path: Path, text: str
         ("defaults:\n  - modl: tiny\nname: x\n", ["model/mine.yaml", "override /GROUP: NAME"]),
         ("defaults: tiny\n", ["model/mine.yaml", "no list"]),
         ("defaults:\n  - 3\n", ["no list of names"]),
-        ("name: \xff\n", ["UTF-8"]),
+        ("name: \xff\n", ["model/mine.yaml is no UTF-8"]),
     ],
     ids=["empty", "comment", "list", "value", "base", "other group", "one default", "number", "encoding"],
 )
@@ -233,6 +233,22 @@ def test_mistake_in_an_option_of_the_user(refuse: Refuse, tmp_path: Path, text: 
     folder.mkdir(parents=True)
     (folder / "mine.yaml").write_bytes(text.encode("latin-1"))
     [line] = refuse("plan", f"--config-dir={folder.parent}", "model=mine")
+    assert all(word in line for word in words), line
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("dataset.role_map=x", ["write +dataset.role_map.KEY=VALUE"]),
+        ("dataset.mixture.chat.path=a.jsonl", ["write +dataset.mixture.chat.path=FILE"]),
+        ("+dataset.mixture.chat.path=a=b.jsonl", ["so write '+dataset.mixture.chat.path=\"a=b.jsonl\"'"]),
+        ("+dataset.mixture.chat={path:a.jsonl,wieght:3}", ["Did you mean weight?", "A part has path"]),
+        ("+dataset.mixture.数据.path=a.jsonl", ["ASCII", "YAML file"]),
+        ("dataset.path=${oops}.jsonl", ["holds ${oops}", "write \\${oops}"]),
+    ],
+)
+def test_mistake_in_a_word_about_data(refuse: Refuse, typed: str, words: list[str]) -> None:
+    [line] = refuse("plan", "model=tiny", typed)
     assert all(word in line for word in words), line
 
 

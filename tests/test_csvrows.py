@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+import pytest
+
 from reading import read, values
+from sft_exp.errors import ConfigError
 
 
 def test_csv(tmp_path: Path) -> None:
@@ -22,3 +25,9 @@ def test_csv(tmp_path: Path) -> None:
 
 def test_tsv(tmp_path: Path) -> None:
     assert values(read(tmp_path / "a.tsv", 'q\ta\n"x\ty"\t1, 2\n')) == [{"q": "x\ty", "a": "1, 2"}]
+
+
+def test_two_columns_of_one_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"a\.csv has two columns named 'q', of which one would be lost"):
+        read(tmp_path / "a.csv", "q,q,a\n1,2,3\n")
+    assert values(read(tmp_path / "a.csv", "q,,\n1,,\n")) == [{"q": "1", "": ""}]  # a spreadsheet's empty columns

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,16 @@ def test_page_escapes_what_rows_say(tmp_path: Path) -> None:
     assert re.search(r'<span class="trained">[^<]*no', text)
 
 
+def test_page_marks_the_lengths_that_are_cut(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    rows = [{"question": f"{n}?", "answer": "yes " * (3000 if n == 7 else 20)} for n in range(400)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data(tmp_path, "dataset=jsonl", f"dataset.path={path}")
+    (html,) = (tmp_path / "outputs").rglob("data_report.html")
+    bars = re.findall(r'<div( class="over")? style="height: [\d.]+%" title="up to', html.read_text())
+    assert [bool(over) for over in bars] == [False] * (len(bars) - 1) + [True]
+
+
 def test_every_reason_has_a_meaning_and_is_documented() -> None:
     docs = (Path(__file__).parents[1] / "docs" / "data.md").read_text()
     source = "".join(file.read_text() for file in Path(prepare.__file__).parent.glob("*.py"))
@@ -100,3 +111,50 @@ def test_page_without_any_row_is_complete(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no rows"):
         data(tmp_path, "dataset=jsonl", f"dataset.path={DATA / 'empty.jsonl'}")
     assert page.page(written(tmp_path), ["it has no rows."]).count("</html>") == 1
+
+
+def test_next_command_works_as_it_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "my conf"
+    (folder / "dataset").mkdir(parents=True)
+    path = tmp_path / "it's = mine, really.jsonl"
+    path.write_text('{"question": "Hi?", "answer": "Hello."}\n')
+    (folder / "dataset" / "own.yaml").write_text(f"path: {json.dumps(str(path))}\n")
+    typed = ["--config-dir", str(folder), "model=tiny", "dataset=own", f"outputs={tmp_path}", 'dataset.name="a, b"']
+    monkeypatch.setattr("sys.argv", ["sft_exp", "data", *typed])
+    start(["data", *typed])
+    shown = capsys.readouterr().out.splitlines()[-1]
+    assert shlex.split(shown) == ["python", "-m", "sft_exp", *typed]
+
+
+def test_rows_cannot_command_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"messages": [{"role": "\x1b[31mboss\nx", "content": "Hi"}]}) + "\n")
+    with pytest.raises(ConfigError) as caught:
+        data(tmp_path, f"dataset.path={path}")
+    assert "\x1b" not in capsys.readouterr().out + str(caught.value) and "␛[31mboss" in str(caught.value)
+
+
+def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SFT_EXP_CACHE", str(tmp_path / "file"))
+    with pytest.raises(
+        ConfigError, match=r"cannot be written to .*file/data \(Not a directory\).* SFT_EXP_CACHE=FOLDER"
+    ):
+        data(tmp_path, f"dataset.path={DATA / 'sharegpt.jsonl'}")
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("outputs=", "outputs= is empty"),
+        ("dataset.split=test", "dataset.split=test is for datasets on the hub"),
+        ("model.chat_template=", "model.chat_template= is empty"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(tmp_path: Path, typed: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        data(tmp_path, f"dataset.path={DATA / 'sharegpt.jsonl'}", typed)
+    [problem] = caught.value.problems
+    assert words in problem

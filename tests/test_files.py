@@ -80,3 +80,22 @@ def test_find_files_says_what_to_do(
     with pytest.raises(ConfigError, match=message) as caught:
         find_files(pattern)
     assert str(caught.value).startswith(f"dataset.path={pattern} ") and str(caught.value).endswith(".")
+
+
+def test_each_path_of_a_list_that_names_nothing_has_its_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        find_files(
+            [str(tmp_path / "a.jsonl"), "/dev/null", "/here/https:/host/b.jsonl", str(tmp_path / "ORG" / "NAME")]
+        )
+    first, second, third, fourth = caught.value.problems
+    assert "does not exist" in first and "neither a file nor a folder" in second
+    assert "dataset.path=https://host/b.jsonl is an address" in third and "set dataset.kind=hub" in fourth
+
+
+def test_linked_folders_are_read_once(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "a.jsonl").touch()
+    (tmp_path / "data" / "linked").symlink_to("../other")
+    (tmp_path / "data" / "loop").symlink_to(".")
+    assert find_files(str(tmp_path / "data")) == [tmp_path / "data" / "linked" / "a.jsonl"]

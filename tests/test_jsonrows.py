@@ -52,3 +52,10 @@ def test_array(tmp_path: Path) -> None:
 def test_damaged_array_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigError, match=r"a\.json:[23] is not JSON"):
         read(tmp_path / "a.json", text)
+
+
+@pytest.mark.parametrize("after", ['\n[{"a": 3}]', ' {"a": 3}', "]"])
+def test_what_follows_an_array_is_not_lost_in_silence(tmp_path: Path, after: str) -> None:
+    with pytest.raises(ConfigError, match=r"a\.json:3 ends the array and more follows"):
+        read(tmp_path / "a.json", '[{"a": 1}, {"a": 2}]' + after)
+    assert len(read(tmp_path / "a.json", '[{"a": 1}]\n \n')) == 1

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from preparing import go, pairs, places, write
+from preparing import accepted, go, pairs, places, shipped, write
 from sft_exp.errors import ConfigError
 from sft_exp.schema import Dataset, DatasetKind, Part
 from sft_exp.sources import Source, open_sources
@@ -89,3 +89,43 @@ def test_mixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         opened(tmp_path, mixture={"chat": Part(path="none.csv")})
     with pytest.raises(ConfigError, match=r"check dataset\.mixture\.far\.path, \.config"):
         opened(tmp_path, mixture={"far": Part(kind=DatasetKind.hub, path=str(tmp_path / "hub"), split="x")})
+
+
+def test_files_without_rows_are_named(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        write(tmp_path / f"{name}.jsonl", pairs(3) if name == "b" else [])
+    path = tmp_path / "*.jsonl"
+    assert go(path, tmp_path / "cache").empty_files == ["a.jsonl", "c.jsonl"]
+    assert go(path, tmp_path / "cache", limit=2).empty_files == ["a.jsonl"]  # the last may not have been read
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        (Part(path="empty.jsonl"), "dataset.mixture.web has no rows"),
+        (Part(path="bad.jsonl"), "dataset.mixture.web has 1 rows and none is kept"),
+        (Part(path="more.jsonl", weight=1e-9), "dataset.mixture.web.weight=1e-09 uses none of its 3 conversations"),
+    ],
+)
+def test_a_part_that_gives_nothing_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: Part, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "chat.jsonl", pairs(3))
+    write(tmp_path / "more.jsonl", pairs(3, start=10))
+    write(tmp_path / "bad.jsonl", [("", "")])
+    write(tmp_path / "empty.jsonl", [])
+    chat = Part(path="chat.jsonl", weight=part.weight and 1.0)
+    config = Dataset(mixture={"chat": chat, "web": part}, max_bad_fraction=1.0)
+    with pytest.raises(ConfigError) as caught:
+        accepted(config, tmp_path / "cache", shipped())
+    assert words in str(caught.value)
+
+
+def test_evaluation_rows_of_a_mixture_are_used_ones(tmp_path: Path) -> None:
+    for seed in range(5):
+        write(tmp_path / "a.jsonl", pairs(40, start=1000 * seed))
+        write(tmp_path / "b.jsonl", pairs(2, start=1000 * seed + 500))
+        parts = {name: Part(path=str(tmp_path / f"{name}.jsonl"), weight=1) for name in ("a", "b")}
+        report = accepted(Dataset(mixture=parts), tmp_path / "cache", shipped())
+        assert (report.train_rows, report.eval_rows) == (3, 1)

@@ -147,3 +147,28 @@ def test_damage_anywhere_is_refused_or_spoils_rows(tmp_path: Path, form: str) ->
         except ConfigError:
             refused += 1
     assert 50 < refused < 300
+
+
+def test_parquet_whose_footer_hides_its_rows(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(TABLE, path)
+    whole = path.read_bytes()
+    pq.write_metadata(TABLE.schema, path)
+    footer = path.read_bytes()[4:]
+    assert list(read_rows(path)) == []  # no rows, and none claimed
+    path.write_bytes(whole + footer)
+    with pytest.raises(ConfigError, match=r"a\.parquet is not a readable parquet file \(it holds data"):
+        list(read_rows(path))
+
+
+def test_arrow_file_whose_footer_hides_its_rows(tmp_path: Path) -> None:
+    whole = write_arrow(tmp_path / "a.arrow", TABLE, "file").read_bytes()
+    empty = write_arrow(tmp_path / "b.arrow", TABLE.slice(0, 0), "file").read_bytes()
+    assert list(read_rows(tmp_path / "b.arrow")) == []
+
+    def footer(content: bytes) -> bytes:
+        return content[-int.from_bytes(content[-10:-6], "little") - 10 :]
+
+    (tmp_path / "a.arrow").write_bytes(whole.removesuffix(footer(whole)) + footer(empty))
+    with pytest.raises(ConfigError, match=r"a\.arrow is not a readable arrow file \(it holds more batches"):
+        list(read_rows(tmp_path / "a.arrow"))

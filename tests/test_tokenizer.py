@@ -1,5 +1,6 @@
 """Tokens, templates and what loading costs."""
 
+import datetime
 import importlib.util
 import json
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 from chats import TRL_TEMPLATES, make, published
 from sft_exp.errors import ConfigError
 from sft_exp.schema import Model, Weights
-from sft_exp.tokenizer import SHIPPED, load_tokenizer, new_tokens
+from sft_exp.tokenizer import SHIPPED, identity, load_tokenizer, new_tokens
 
 CHAT: list[dict[str, Any]] = [
     {"role": "system", "content": "Be brief."},
@@ -181,3 +182,30 @@ def test_loading_leaves_torch_out() -> None:
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_template_that_writes_the_date_is_another_one_each_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Day(datetime.date):
+        now = 1
+
+        @classmethod
+        def today(cls) -> "Day":
+            return cls(2026, 1, cls.now)
+
+    monkeypatch.setattr("datetime.date", Day)
+    dated, plain = tmp_path / "dated.jinja", tmp_path / "plain.jinja"
+    dated.write_text("{{ strftime_now('%d %b %Y') }}{{ messages[0].content }}")
+    plain.write_text("{{ messages[0].content }}")
+    before = [identity(shipped(chat_template=str(file))) for file in (dated, plain)]
+    Day.now = 2
+    after = [identity(shipped(chat_template=str(file))) for file in (dated, plain)]
+    assert before[0] != after[0] and before[1] == after[1]
+
+
+@pytest.mark.parametrize(("content", "word"), [(b"\xe9 {{ messages }}", "UTF-8"), (b" \n", "is empty")])
+def test_template_file_that_cannot_be_used(tmp_path: Path, content: bytes, word: str) -> None:
+    (tmp_path / "t.jinja").write_bytes(content)
+    with pytest.raises(ConfigError, match=rf"model\.chat_template=.*t\.jinja .*{word}"):
+        identity(shipped(chat_template=str(tmp_path / "t.jinja")))

@@ -4,6 +4,7 @@ import contextlib
 import datetime
 import os
 import re
+import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -17,7 +18,23 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from sft_exp import data, data_rows, explain, own_files, plan, plan_table, profiles, run, schema, sweep, ui, words
+from sft_exp import (
+    data,
+    data_rows,
+    explain,
+    own_files,
+    plan,
+    plan_table,
+    profiles,
+    quoting,
+    rerun,
+    run,
+    schema,
+    sweep,
+    ui,
+    words,
+)
+from sft_exp.compare import command as compare
 from sft_exp.doctor import command as doctor
 from sft_exp.errors import ConfigError, SftExpError, report
 from sft_exp.request import Request, flatten
@@ -30,6 +47,13 @@ COMMANDS: dict[str, Callable[[Request], object]] = {
     "ui": ui.serve,
 }
 """What the first word may be; without one it is `train`."""
+ABOUT_RUNS: dict[tuple[str, ...], Callable[[list[str]], None]] = {
+    ("data", "rows"): data_rows.show,
+    ("compare",): compare.show,
+    ("rerun",): rerun.show,
+}
+"""Commands about a finished run, with arguments of their own: nothing to compose."""
+NAMES = [*COMMANDS, *(name[0] for name in ABOUT_RUNS if name[0] not in COMMANDS)]
 conf_dir = profiles.conf_dir
 
 
@@ -45,7 +69,7 @@ def quote_zero(argument: str) -> str:
 def nest_part(argument: str) -> str:
     """`+dataset.mixture.a.path=x` -> `+dataset.mixture={a:{path:x}}`: OmegaConf takes a new part whole only."""
     match = re.fullmatch(r"(\+\+?dataset\.mixture)\.([\w-]+)(?:\.(\w+))?=(.*)", argument, re.DOTALL)
-    if not match:
+    if not match or not quoting.reads(shlex.quote(argument)):  # what Hydra says should be about the word as typed
         return argument
     fields = f"{{{match[3]}:{match[4]}}}" if match[3] else match[4]
     return f"{match[1]}={{{match[2]}:{fields}}}"
@@ -62,13 +86,13 @@ def read_arguments(argv: list[str]) -> tuple[str, list[str]]:
         argv = [word for word in argv if word != doctor.JSON]
     elif command != "ui" and not argv:
         argv = ["experiment=demo"]
-    return command, [nest_part(quote_zero(word)) for word in words.arranged(argv, list(COMMANDS))]
+    return command, [nest_part(quote_zero(word)) for word in words.arranged(argv, NAMES)]
 
 
 def unknown_command(word: str) -> str:
     """One sentence about a first word that is no command."""
     return (
-        f"'{word}' is no command and no override: use one of {', '.join(COMMANDS)}, "
+        f"'{word}' is no command and no override: use one of {', '.join(NAMES)}, "
         f"or overrides such as model=qwen0.5b train.learning_rate=1e-4."
     )
 
@@ -153,9 +177,10 @@ def hydra_raises() -> Iterator[None]:
 
 def start(argv: list[str]) -> None:
     """Run one command line."""
-    if argv[:2] == ["data", "rows"]:  # about a run that is there: nothing to compose
-        data_rows.show(argv[2:])
-        return
+    for name, show in ABOUT_RUNS.items():
+        if argv[: len(name)] == list(name):
+            show(argv[len(name) :])
+            return
     if "--version" in argv:
         print(words.version())
         return

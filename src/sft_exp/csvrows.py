@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sft_exp import textfile
+from sft_exp.errors import ConfigError
 from sft_exp.rows import Place, Row, checked_row
 
 
@@ -36,7 +37,15 @@ def _separated(path: Path, name: str, delimiter: str) -> Iterator[Row]:
         if header and any(fields):
             number += 1
             yield _csv_row(Place(name, number), header, fields)
-        header = header or fields
+        header = header or _header(fields, name)
+
+
+def _header(fields: list[str], name: str) -> list[str]:
+    """Names of columns; spreadsheets write columns without a name, and those may be several."""
+    twice = next((field for field in fields if field and fields.count(field) > 1), None)
+    if twice:
+        raise ConfigError(f"{name} has two columns named '{twice}', of which one would be lost: rename or remove one.")
+    return fields
 
 
 def _csv_row(place: Place, header: list[str], fields: list[str]) -> Row:

@@ -6,8 +6,8 @@ from typing import Any
 from sft_exp.preview import ansi
 
 MEANINGS = {
-    "invalid_json": "not JSON, a key twice, or nested too deeply",
-    "invalid_text": "half a character, as where a file was cut off",
+    "invalid_json": "what stands on one line is not JSON, has a key twice, or is nested too deeply",
+    "invalid_text": "bytes that are not UTF-8, or half a character",
     "wrong_type": "a value of the wrong kind, or unknown columns",
     "empty_content": "a question or answer is empty",
     "unknown_role": "a role that is not known: add it to dataset.role_map",
@@ -61,6 +61,10 @@ def _rows(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield f"  {name}", f"{part['rows']:,} read, {part['kept']:,} kept, {part['used']:,} used"
     sides = [f"{data[f'{name}_rows']:,} {name}" for name in ("train", "eval", "test") if data[f"{name}_rows"]]
     yield "split", ", ".join(sides) or "nothing"
+    if data["empty_files"]:
+        some = data["empty_files"]
+        more = f" and {len(some) - 5:,} more" if len(some) > 5 else ""
+        yield "empty", f"no row in {', '.join(some[:5])}{more}: cut off, or meant to be empty?"
     for name, encoding in data["encodings"].items():
         yield "encoding", f"{name} is {encoding}"
 
@@ -73,14 +77,15 @@ def _content(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "languages", ", ".join([*named, *([f"{len(some) - 6} more"] if len(some) > 6 else [])])
     turns = sorted(data["turns"].items(), key=lambda pair: int(pair[0]))
     if turns:
-        yield "answers", ", ".join(f"{number} in {count:,} rows" for number, count in turns[:8])
+        counts = ", ".join(f"{number} in {count:,} rows" for number, count in turns[:8])
+        yield "answers", f"per conversation: {counts}"
     if data["added_system"]:
         yield "system", f"the chat template adds where a row has none: {data['added_system']!r}"
     if data["split_marks"]:
         marks = ", ".join(data["split_marks"])
         yield "marks", f"the chat template writes {marks}, which the tokenizer cuts in pieces: does it fit the model?"
     if data["control_text_rows"]:
-        yield "control", f"{data['control_text_rows']:,} rows name control tokens in their text; they stay text"
+        yield "control", f"{data['control_text_rows']:,} rows hold names of control tokens, which are tokenised as text"
     if data["think_blocks_in_rows"]:
         yield (
             "reasoning",
@@ -103,7 +108,13 @@ def _tokens(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if cut or gone:
         rows = data["kept"] + gone
         yield "cut", f"{cut:,} rows ({cut / rows:.1%}) lose their end, {lost:,} tokens ({lost / total:.1%})"
-        yield "", f"{gone:,} rows ({gone / rows:.1%}) lose their whole answer and are dropped, {whole:,} tokens"
+        yield (
+            "",
+            (
+                f"{gone:,} rows ({gone / rows:.1%}) lose their whole answer and are dropped, "
+                f"{whole:,} tokens ({whole / total:.1%})"
+            ),
+        )
     yield "trained", f"{data['trained_tokens']:,} of {data['tokens']:,} tokens ({_share(data):.1%})"
     inside, missing = data["ends_inside"], data["ends_missing"]
     yield "end", f"the end of the answer is trained in {inside - missing:,} of {inside:,} rows that are not cut"

@@ -6,15 +6,18 @@
 <cache>/<fingerprint>/report.json         the `Prepared`
 """
 
+import errno
 import hashlib
 import importlib.metadata
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sft_exp import staging
+from sft_exp.errors import ConfigError
 from sft_exp.schema import Dataset
 from sft_exp.sources import Source, open_sources
 
@@ -32,6 +35,8 @@ DECIDING = (
     "dataset", "build", "tally", "lengths", "language", "preview",
 )  # fmt: skip
 """Modules that decide what is written; a test compares them with the imports."""
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR)
+"""Errors of a place that cannot be written to."""
 NOT_DECIDING = {"name", "path", "mixture", "num_proc", "max_bad_fraction", "shuffle"}
 """Fields that do not change what is written, or that the sources' identities stand for: content counts, not names."""
 
@@ -52,7 +57,15 @@ def prepare(
 
         fill(folder, fingerprint, config, sources, tokenizer())
 
-    return read(staging.built(cache / fingerprint, build))
+    try:
+        return read(staging.built(cache / fingerprint, build))
+    except OSError as error:
+        if error.errno not in UNWRITABLE:
+            raise
+        raise ConfigError(
+            f"the prepared rows cannot be written to {cache} ({os.strerror(error.errno)}): make room there, or set "
+            "SFT_EXP_CACHE=FOLDER to another place."
+        ) from error
 
 
 def read(folder: Path) -> "Prepared":

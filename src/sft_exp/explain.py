@@ -1,5 +1,6 @@
 """Hydra's and OmegaConf's errors as one sentence: what, which value, what to do instead."""
 
+import dataclasses
 import difflib
 import re
 
@@ -54,6 +55,7 @@ def known_keys() -> list[str]:
     return list(flatten(to_plain(schema.Experiment())))
 
 
+MIXTURE = "dataset.mixture."
 OPEN = (
     "train.extra.",
     "train.scheduler_args.",
@@ -62,7 +64,7 @@ OPEN = (
     "tracking.tags.",
     "dataset.role_map.",
     "dataset.columns.",
-    "dataset.mixture.",
+    MIXTURE,
 )
 """Fields that take any key."""
 
@@ -73,6 +75,9 @@ def unknown_key(key: str, where: str = "") -> str:
     if last in MOVED:
         return f"there is no {key}{where}; here it is {MOVED[last]}."
     keys = known_keys()
+    if key.startswith(MIXTURE):
+        names = [field.name for field in dataclasses.fields(schema.Part)]
+        return f"there is no {key}{where}.{closest(last, names)} A part has {', '.join(names)}."
     words = {key: key for key in [*keys, *(name.partition(".")[0] for name in keys)]}
     words |= {name.rpartition(".")[2]: name for name in keys}
     words |= {old: new for old, new in MOVED.items() if not new.startswith("nothing")}
@@ -164,8 +169,17 @@ def _bad_value(text: str) -> str | None:
         return None
     if "is not Optional" in text:
         return f"{key[1]}=null is not possible: give a value, or leave it out."
+    if f"{key[1]}." in OPEN and ("to Dict[" in text or "Cannot merge DictConfig with ListConfig" in text):
+        return f"{key[1]} takes a mapping: write +{key[1]}.KEY=VALUE for each of its keys."
     if "to Dict[" in text or "Cannot merge DictConfig with ListConfig" in text:
         return f"{key[1]} takes a mapping: quote it as '{key[1]}={{KEY: VALUE}}'."
+    if missing := re.search(r"Interpolation key '([^']+)' not found", text):
+        return (
+            f"{key[1]} holds ${{{missing[1]}}}, which stands for another value and there is none of that name: write "
+            f"\\${{{missing[1]}}} if the text itself is meant."
+        )
+    if "is not in struct" in text and re.fullmatch(r"dataset\.mixture\.[^.]+", key[1]):
+        return f"{key[1]} is a new part, whose fields are added: write +{key[1]}.path=FILE."
     if "is not in struct" in text:
         return f"{key[1]} is a key of your own, which is added and not changed: write +{key[1]}=VALUE."
     choice = re.search(r"Invalid value '([^']*)', expected one of \[([^\]]*)\]", text)

@@ -29,6 +29,7 @@ def array_rows(path: Path, name: str) -> Iterator[Row]:
         while not (text := text.lstrip(" \t\r\n,")) and (piece := next(pieces, "")):
             text = piece
         if text.startswith("]"):
+            _nothing_more(Place(name, number), text[1:], pieces)
             return
         row, text = _element(Place(name, number), text, pieces)
         yield row
@@ -52,6 +53,15 @@ def _element(place: Place, text: str, pieces: Iterator[str]) -> tuple[Row, str]:
             remedy = "mend the array or write it as jsonl, one row per line"
             raise ConfigError(f"{place} is not JSON ({problem}): {remedy}.")
         text += more
+
+
+def _nothing_more(place: Place, text: str, pieces: Iterator[str]) -> None:
+    """Refuse what follows the array, such as a second one: it would be lost without a word."""
+    for piece in itertools.chain([text], pieces):
+        if found := piece.strip():
+            raise ConfigError(
+                f"{place} ends the array and more follows ({found[:20]!r}): write one array, or one row per line."
+            )
 
 
 def _is_cut(error: Exception, text: str) -> bool:

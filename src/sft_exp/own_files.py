@@ -1,5 +1,6 @@
 """Mistakes in YAML files of the user's own, as Hydra's messages tell them and as it does not."""
 
+import io
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -24,7 +25,8 @@ def explain(text: str) -> str | None:
 def broken(error: BaseException) -> str | None:
     """The sentence for a file that is no YAML or no text; None for another error."""
     if isinstance(error, UnicodeDecodeError):
-        return f"a configuration file is no UTF-8 text ({error.reason} at byte {error.start}): save it as UTF-8."
+        where = _undecoded(error)
+        return f"{where} is no UTF-8 text ({error.reason} at byte {error.start}): save it as UTF-8."
     if not isinstance(error, yaml.YAMLError):
         return None
     mark, reason = getattr(error, "problem_mark", None), getattr(error, "problem", None) or str(error)
@@ -35,6 +37,17 @@ def broken(error: BaseException) -> str | None:
         f"{where} is no YAML ({reason}): indent with blanks and never with tabs, close quotes and brackets, and put "
         "quotes around texts that hold ': ' or '#'."
     )
+
+
+def _undecoded(error: UnicodeDecodeError) -> str:
+    """The file that was being read, which the error does not say: the stream in a frame of its traceback."""
+    trace = error.__traceback__
+    while trace is not None:
+        for value in trace.tb_frame.f_locals.values():
+            if isinstance(value, io.TextIOWrapper) and isinstance(value.name, str):
+                return value.name
+        trace = trace.tb_next
+    return "a configuration file"
 
 
 def empty(choices: Mapping[str, str], folders: Iterable[str], shipped: Path) -> Iterator[str]:

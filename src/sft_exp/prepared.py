@@ -5,6 +5,7 @@ from typing import Any
 
 from sft_exp.conversation import Conversation
 from sft_exp.labels import Encoded
+from sft_exp.preview import VISIBLE
 from sft_exp.rows import Place
 
 EXAMPLES = 5
@@ -32,6 +33,8 @@ class Prepared:
     """Kept rows per kind of mend."""
     examples: dict[str, list[str]] = field(default_factory=dict)
     """First places, with detail, per reason of a drop or repair and of part_truncated."""
+    empty_files: list[str] = field(default_factory=list)
+    """Files without any row."""
     unknown_columns: list[str] = field(default_factory=list)
     """The rows' columns, if no row was in a known format."""
     sources: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -127,9 +130,13 @@ class Prepared:
         self.control_text_rows += encoded.control_text
 
     def _note(self, place: Place, reason: str, detail: str = "") -> None:
-        """Keep the first places of a reason; half characters in a detail would break every later writer."""
+        """Keep the first places of a reason, on one line each and without what commands a terminal.
+
+        Half characters in a detail would break every later writer.
+        """
         if len(found := self.examples.setdefault(reason, [])) < EXAMPLES:
-            found.append(f"{place} {detail}".strip().encode(errors="replace").decode())
+            text = f"{place} {detail}".strip().encode(errors="replace").decode()
+            found.append(" ".join(text.split()).translate(VISIBLE))
 
 
 def _count(counts: dict[str, int], key: str) -> None:

@@ -18,8 +18,8 @@ STYLES: dict[str, str] = {"trained": "32", "masked": "90", "special": "35", "tra
 CONTEXT = 8
 """Tokens decoded before and after a piece: decoders drop the space before the first token of a text, and a character
 spans four tokens at most."""
-_VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
-_VISIBLE |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
+VISIBLE |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
 
 def pieces(
@@ -53,7 +53,7 @@ def ansi(pieces: Sequence[tuple[str, str]], colour: bool) -> str:
 
     Control characters are made visible: text of a data file must not be able to command a terminal.
     """
-    shown = [(text.translate(_VISIBLE), kind) for text, kind in pieces]
+    shown = [(text.translate(VISIBLE), kind) for text, kind in pieces]
     if colour:
         return "".join(f"\x1b[{STYLES[kind]}m{text}\x1b[0m" for text, kind in shown)
     marked = "".join(f"⟦{text}⟧" if kind.startswith("trained") else text for text, kind in shown)

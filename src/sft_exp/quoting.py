@@ -2,17 +2,23 @@
 
 import re
 import shlex
+from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
+
+_NAME_MAX = 255
+"""Characters of a file's name; asking for a longer one is an error."""
 
 
 def unreadable(override: str) -> str:
     """One sentence about an override that Hydra cannot read, with the quoting that works where there is one."""
     key, given, value = override.partition("=")
+    if given and not key.isascii():
+        return f"cannot read {override}: keys are ASCII letters here; one of your own can be any in a YAML file."
     if not given or not re.fullmatch(r"[+~]{0,2}[\w./@-]+", key, re.ASCII):
         return f"cannot read {override}: write KEY=VALUE, such as train.learning_rate=1e-4."
-    if value[:1] in ("[", "{"):
+    if value[:1] in ("[", "{") and not (len(value) < _NAME_MAX and Path(value).exists()):
         mended = listed(key, value) if value[0] == "[" and value[-1] == "]" else None
         close = "]" if value[0] == "[" else "}"
         hint = (

@@ -21,6 +21,7 @@ from sft_exp.schema import (
     Model,
     Precision,
     Shape,
+    Tracking,
     TrackingKind,
     Weights,
 )
@@ -33,11 +34,13 @@ def resolve(experiment: Experiment, machine: Machine) -> Experiment:
     attention = hw.attention(experiment.model, profile, precision)
     model = dataclasses.replace(experiment.model, dtype=dtype(experiment, precision), attention=attention)
     train = dataclasses.replace(experiment.train, precision=precision)
-    outputs = str(Path(experiment.outputs).expanduser().absolute())
+    # An empty one stays, for a rule to name: as a path it would be the current folder.
+    given = experiment.outputs.strip() and Path(experiment.outputs).expanduser().absolute()
+    outputs = str(given)
     decided = dataclasses.replace(
         experiment, model=_model(model), hw=profile, train=train, outputs=outputs,
         dataset=_dataset(experiment.dataset), eval=_eval(experiment.eval, profile.device),
-        tracking=dataclasses.replace(experiment.tracking, uri=_uri(experiment, outputs)),
+        tracking=dataclasses.replace(experiment.tracking, uri=store_uri(experiment.tracking, outputs)),
     )  # fmt: skip
     return _with_micro(decided, _micro(decided))
 
@@ -85,11 +88,11 @@ def _with_micro(experiment: Experiment, size: int | None) -> Experiment:
     return dataclasses.replace(experiment, train=dataclasses.replace(experiment.train, micro_batch=size))
 
 
-def _uri(experiment: Experiment, outputs: str) -> str | None:
-    if experiment.tracking.kind is TrackingKind.none:
-        return experiment.tracking.uri
-    uri = experiment.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI")
-    return uri or f"sqlite:///{outputs}/mlflow.db"
+def store_uri(tracking: Tracking, outputs: str) -> str | None:
+    """Address of the tracking store: as configured, else MLFLOW_TRACKING_URI, else a file in `outputs`."""
+    if tracking.kind is TrackingKind.none:
+        return tracking.uri
+    return tracking.uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{outputs}/mlflow.db"
 
 
 def _model(model: Model) -> Model:
@@ -127,7 +130,7 @@ def _absolute_folder(path: str | None) -> str | None:
 
 def _absolute_template(path: str | None) -> str | None:
     if not path or path == TRAINING_TEMPLATE:
-        return path or None
+        return path
     return str(Path(path).expanduser().absolute())
 
 

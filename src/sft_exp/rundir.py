@@ -196,7 +196,8 @@ def read_json(path: Path) -> dict[str, Any]:
 def data_folder(experiment: Experiment) -> Path:
     """Make `outputs/<date>/<time>-data-<name>` for a report without a run."""
     now, dataset = datetime.datetime.now(), experiment.dataset
-    name = slug(dataset.name or Path(str(dataset.path)).stem)
+    first = dataset.path[0] if isinstance(dataset.path, list) else dataset.path
+    name = slug(dataset.name or "-".join(dataset.mixture) or Path(str(first)).stem)
     folder = Path(experiment.outputs) / f"{now:%Y-%m-%d}" / f"{now:%H%M%S_%f}-data-{name}"
     try:
         folder.mkdir(parents=True)

@@ -30,13 +30,16 @@ class Selection:
 
     def choose(self) -> Iterator[Item]:
         """Yield the rows that can be encoded, of each source up to its limit."""
-        rows = ((part, row) for part, source in enumerate(self._sources) for row in islice(source.read(), source.limit))
-        for part, row in rows:
-            self._report.rows += 1
-            self._report.sources[self._sources[part].name]["rows"] += 1
-            conversation = self._conversation(row)
-            if conversation is not None:
-                yield row.place, part, conversation
+        for part, source in enumerate(self._sources):
+            filled: set[str] = set()
+            for row in islice(source.read(), source.limit):
+                self._report.rows += 1
+                self._report.sources[source.name]["rows"] += 1
+                filled.add(row.place.file)
+                conversation = self._conversation(row)
+                if conversation is not None:
+                    yield row.place, part, conversation
+            self._report.empty_files += _before_last(source.files, filled, limited=source.limit is not None)
         if not self._recognised:
             self._report.unknown_columns = list(self._unknown_columns)
 
@@ -69,6 +72,12 @@ class Selection:
             self._unknown_columns.update(dict.fromkeys(error.columns[:50]))
         else:
             self._recognised = True
+
+
+def _before_last(files: Sequence[str], filled: set[str], *, limited: bool) -> list[str]:
+    """Files without a row; with a limit those behind the last row were perhaps never read."""
+    read = max((at for at, file in enumerate(files) if file in filled), default=-1) if limited else len(files)
+    return [file for file in files[:read] if file not in filled]
 
 
 def _bytes_of(row: dict[str, Any]) -> bytes:

@@ -26,6 +26,8 @@ class Source:
     read: Callable[[], Iterator[Row]]
     encodings: dict[str, str] = field(default_factory=dict)
     """Text encoding of each file that is not plain UTF-8."""
+    files: list[str] = field(default_factory=list)
+    """What places call the files, in their order; none of a dataset on the hub."""
     weight: float | None = None
     limit: int | None = None
     """Rows to be taken at most; `read` yields all."""
@@ -62,7 +64,7 @@ def _files(part_name: str, part: Part, digests: Digests) -> Source:
     def read() -> Iterator[Row]:
         return chain.from_iterable(reader.read_rows(file, name) for file, name in names.items())
 
-    return Source(_title(part.path, files), identity, read, encodings)
+    return Source(_title(part.path, files), identity, read, encodings, list(names.values()))
 
 
 def _title(path: str | list[str], files: list[Path]) -> str:

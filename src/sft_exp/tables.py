@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,17 +15,27 @@ if TYPE_CHECKING:
 _BATCH = 256  # rows
 _MAGIC = b"ARROW1"
 """First bytes of Arrow's file format; its stream format has none."""
+_PADDED_MAGIC = 8
+"""Bytes before the first message of the file format."""
+_AROUND_FOOTER = 12
+"""Bytes of a parquet file besides data and footer: the magic word twice and the footer's length."""
 _END = b"\xff" * 4 + bytes(4)
 """Last bytes of Arrow's stream format: a message of length 0."""
 
 
 def parquet_rows(path: Path, name: str) -> Iterator[Row]:
     """Yield the rows of a parquet file."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     def batches() -> Iterator["pa.RecordBatch"]:
         # With pre_buffer a whole row group, often the whole file, would be in memory.
         with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
+            footer = file.metadata
+            if footer.num_rows != sum(footer.row_group(at).num_rows for at in range(footer.num_row_groups)):
+                raise pa.ArrowInvalid("its footer counts other rows than its parts do")
+            if not footer.num_row_groups and path.stat().st_size > footer.serialized_size + _AROUND_FOOTER:
+                raise pa.ArrowInvalid("it holds data, but its footer says that it has no rows")
             yield from file.iter_batches(batch_size=_BATCH)
 
     return _batch_rows(batches(), name, "parquet")
@@ -40,6 +51,8 @@ def arrow_rows(path: Path, name: str) -> Iterator[Row]:
         with pa.OSFile(str(path)) as file:
             if in_file_format:
                 reader = pa.ipc.open_file(file)
+                if reader.num_record_batches < _written_batches(path):
+                    raise pa.ArrowInvalid("it holds more batches than its footer says")
                 yield from (reader.get_batch(at) for at in range(reader.num_record_batches))
                 return
             yield from pa.ipc.open_stream(file)
@@ -48,6 +61,19 @@ def arrow_rows(path: Path, name: str) -> Iterator[Row]:
                 raise pa.ArrowInvalid("it does not stop where its stream ends")
 
     return _batch_rows(batches(), name, "arrow")
+
+
+def _written_batches(path: Path) -> int:
+    """Batches between the two magic words of Arrow's file format, which hold a stream; a damaged footer hides them."""
+    import pyarrow as pa
+
+    with pa.memory_map(str(path)) as mapped:  # the batches themselves are not read
+        mapped.seek(_PADDED_MAGIC)
+        try:
+            messages = list(map(attrgetter("type"), pa.ipc.MessageReader.open_stream(mapped)))
+        except (pa.ArrowException, OSError):  # other writers may order the file otherwise: the footer counts then
+            return 0
+    return messages.count("record batch")
 
 
 def _batch_rows(batches: Iterable["pa.RecordBatch"], name: str, kind: str) -> Iterator[Row]:

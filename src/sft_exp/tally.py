@@ -43,8 +43,9 @@ class Tally:
         """Complete the report; return the side of each kept row, shape (rows,)."""
         hashes, parts = np.asarray(self._split), np.asarray(self._parts)
         used = mixed(np.asarray(self._order), parts, weights)
-        side = split(hashes, config.eval_fraction, config.test_fraction, at_least_one=not config.streaming)
-        side[~used] = UNUSED
+        side = np.full(len(hashes), UNUSED, np.int8)
+        # The unused are left out before: else the one conversation that stands in for a share could be among them.
+        side[used] = split(hashes[used], config.eval_fraction, config.test_fraction, at_least_one=not config.streaming)
         report = self._report
         report.train_rows, report.eval_rows, report.test_rows = (int((side == at).sum()) for at in (TRAIN, EVAL, TEST))
         for at, part in enumerate(report.sources.values()):

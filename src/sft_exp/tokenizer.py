@@ -4,6 +4,7 @@ transformers is imported inside the functions, and by its tokenizer module only:
 torch out, while AutoTokenizer takes three.
 """
 
+import datetime
 import hashlib
 import importlib.util
 from pathlib import Path
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 SHIPPED = SHIPPED_TOKENIZER
+_CLOCK = b"strftime_now"
+"""How a chat template asks for the time."""
 
 
 def load_tokenizer(model: Model, *, preparing: bool = False) -> "PreTrainedTokenizerFast":
@@ -40,13 +43,19 @@ def load_tokenizer(model: Model, *, preparing: bool = False) -> "PreTrainedToken
 
 
 def identity(model: Model) -> list[str]:
-    """Everything that decides token ids and rendered text: digests of the files, the template, further tokens."""
+    """Everything that decides token ids and rendered text: digests of the files, the template, further tokens.
+
+    The day is one of these things where the template writes the date.
+    """
     _, folder = _locate(model)
     files = sorted({file for pattern in TOKENIZER_PATTERNS for file in folder.glob(pattern) if file.is_file()})
-    digests = [f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}" for file in files]
+    contents = {file.name: file.read_bytes() for file in files}
+    digests = [f"{name} {hashlib.sha256(content).hexdigest()}" for name, content in contents.items()]
     own = model.chat_template not in (None, TRAINING_TEMPLATE)
     template = _read_template(str(model.chat_template)) if own else str(model.chat_template)
-    return [*digests, template, *model.special_tokens]
+    written = [template.encode()] if own else list(contents.values())
+    today = [f"on {datetime.date.today()}"] if any(_CLOCK in text for text in written) else []
+    return [*digests, template, *today, *model.special_tokens]
 
 
 def new_tokens(model: Model, tokenizer: "PreTrainedTokenizerFast | None" = None) -> list[str]:
@@ -108,4 +117,10 @@ def _read_template(path: str) -> str:
     file = Path(path).expanduser()
     if not file.is_file():
         raise ConfigError(f"model.chat_template={path} is not a file: give the path of a jinja template.")
-    return file.read_text(encoding="utf-8")
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"model.chat_template={path} cannot be read ({error}): save it as UTF-8 text.") from error
+    if not text.strip():
+        raise ConfigError(f"model.chat_template={path} is empty: write a jinja template into it, or leave it out.")
+    return text

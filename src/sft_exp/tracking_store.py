@@ -32,6 +32,14 @@ def unreachable(tracking: Tracking, timeout_s: float = 3.0) -> str | None:
     return None
 
 
+def absent(tracking: Tracking) -> str | None:
+    """One sentence if the store is a sqlite file that is not there: reading would make an empty one."""
+    file = (tracking.uri or "").removeprefix("sqlite:///")
+    if file == tracking.uri or Path(file).is_file():
+        return None
+    return f"there is no tracking store {file}: give the store of the runs, such as --tracking-uri sqlite:///PATH."
+
+
 @contextlib.contextmanager
 def _one_at_a_time(uri: str) -> Iterator[None]:
     """Lock beside a sqlite store: processes that create one together break it for good."""

@@ -18,8 +18,25 @@ def problems(report: Prepared, config: Dataset, train: Train) -> list[str]:
         return [_unknown_columns(report)]
     if report.bad / report.rows > config.max_bad_fraction or not report.kept:
         return _bad_rows(report, config)
+    if unused := list(_parts(report, config)):
+        return unused
     ends = _ends(report) if config.train_end else ()
     return [*ends, *_masks(report, config), *_evaluation(report, train)]
+
+
+def _parts(report: Prepared, config: Dataset) -> Iterator[str]:
+    """A part of a mixture that gives nothing was not meant, and with weights it empties the others."""
+    for name, part in report.sources.items() if config.mixture else ():
+        option = f"dataset.mixture.{name}"
+        if not part["rows"]:
+            yield f"{option} has no rows: give it a file that has some, or leave it out."
+        elif not part["kept"]:
+            yield f"{option} has {part['rows']} rows and none is kept (the report says why): mend them or leave it out."
+        elif not part["used"] and not report.streamed:
+            yield (
+                f"{option}.weight={config.mixture[name].weight:g} uses none of its {part['kept']} conversations beside "
+                "the other weights: raise it, or leave the part out."
+            )
 
 
 def _unknown_columns(report: Prepared) -> str:

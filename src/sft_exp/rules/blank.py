@@ -14,5 +14,9 @@ def problems(experiment: Experiment) -> Iterator[str]:
     given = flatten(to_plain(experiment))
     for key, default in flatten(to_plain(Experiment())).items():
         value = given.get(key)
-        if default is None and isinstance(value, str) and not value.strip() and key not in OWN:
+        if not isinstance(value, str) or value.strip() or key in OWN:
+            continue
+        if default is None:
             yield f"{key}= is empty: give a value, write {key}=null, or leave it out."
+        elif key == "outputs":
+            yield "outputs= is empty: give a folder, such as outputs=. for the current one, or leave it out."

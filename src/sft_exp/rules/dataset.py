@@ -1,5 +1,6 @@
 """Rules about the data that need no row to be read."""
 
+import dataclasses
 import math
 import re
 from collections.abc import Iterator
@@ -58,6 +59,7 @@ def _part(option: str, part: Part, *, streaming: bool) -> Iterator[str]:
     if part.kind is DatasetKind.hub:
         yield from _hub(option, part, streaming=streaming)
         return
+    yield from _of_the_hub(option, part)
     if part.path is None:
         several = ", or name several sources in dataset.mixture" if option == "dataset" else ""
         yield f"the dataset has no path: set {option}.path to a file, folder or glob{several}."
@@ -68,6 +70,17 @@ def _part(option: str, part: Part, *, streaming: bool) -> Iterator[str]:
             files.find_files(part.path, f"{option}.path")
         except ConfigError as error:
             yield from error.problems
+
+
+def _of_the_hub(option: str, part: Part) -> Iterator[str]:
+    """Fields that files would ignore."""
+    for field in dataclasses.fields(part):
+        value = getattr(part, field.name)
+        if field.name in ("config", "split", "revision") and value != field.default:
+            yield (
+                f"{option}.{field.name}={value} is for datasets on the hub and {option}.kind is files: leave it out, "
+                f"or set {option}.kind=hub."
+            )
 
 
 def _is_path(path: object) -> bool:

@@ -33,7 +33,8 @@ def problems(experiment: Experiment) -> Iterator[str]:
     for problem in FILES:
         if sentence := problem(model):
             yield sentence
-    if model.chat_template not in (None, TRAINING_TEMPLATE) and not Path(model.chat_template).is_file():
+    own = model.chat_template if model.chat_template != TRAINING_TEMPLATE else None
+    if own and not Path(own).is_file():
         yield f"model.chat_template={model.chat_template} is not there: give a jinja file, or training."
     if model.trust_remote_code and not re.fullmatch(r"[0-9a-f]{40}", model.revision or ""):
         yield (

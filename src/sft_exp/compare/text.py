@@ -1,0 +1,111 @@
+"""The comparison for a terminal and as CSV."""
+
+import csv
+import io
+import statistics
+from collections.abc import Iterator, Sequence
+
+from sft_exp.compare import effects, ranking
+from sft_exp.compare.comparison import Comparison
+from sft_exp.compare.difference import Difference
+from sft_exp.compare.effects import Effect
+from sft_exp.compare.facts import SEED
+
+RED, BOLD, PLAIN = "\033[31m", "\033[1m", "\033[0m"
+
+
+def lines(comparison: Comparison, colour: bool) -> Iterator[str]:
+    """The whole comparison; the page and the CSV have the metrics that a terminal has no room for."""
+    one, count = comparison, len(comparison.runs)
+    yield f"{count} runs; what differs:" if one.differences else f"{count} runs that differ in nothing"
+    yield from differing(one.differences, colour)
+    yield ""
+    yield from aligned(table(one, one.metrics[: max(3, 9 - len(one.factors))]))
+    if one.effects:
+        yield "\nwhat each variable moved (all others equal):"
+        yield from aligned(effect_rows(one.effects))
+    if one.objections:
+        yield "\nranked all the same, though" if one.ranked else f"\nnot ranked by {one.metric}, since"
+        yield from (f"  {objection.text}" for objection in one.objections)
+    if one.objections and not one.ranked:
+        yield "  --anyway ranks them all the same."
+    if one.ranked:
+        yield f"\n{one.verdict}"
+        yield from order(one)
+    yield ""
+
+
+def differing(found: Sequence[Difference], colour: bool) -> Iterator[str]:
+    """One line for each difference; those that are not the question are marked."""
+    for one in found:
+        mark = {"question": "asked", "follows": "follows", "beyond": "BEYOND"}[one.kind]
+        line = f"  {mark:<8}{one.key:<28}{one.told}"
+        yield f"{RED}{line}{PLAIN}" if one.kind == "beyond" and colour else line
+
+
+def table(comparison: Comparison, columns: Sequence[str]) -> list[list[str]]:
+    """Header and one row for each setting: its variables, number of runs, mean and deviation of each metric."""
+    rows = [[*comparison.factors, "runs", *(short(column) for column in columns)]]
+    for cell, members in effects.cells(comparison.runs, comparison.factors).items():
+        rows.append([*cell, str(len(members)), *(_mean(effects.values(members, column)) for column in columns)])
+    return rows
+
+
+def short(metric: str) -> str:
+    """Column title: `perf/tokens_per_second` -> `tokens/s`."""
+    names = {"perf/tokens_per_second": "tokens/s", "perf/peak_memory_gib": "GiB", "train/grad_norm": "grad_norm"}
+    return names.get(metric, metric.replace("_", " "))
+
+
+def number(value: float) -> str:
+    """Four digits, and thousands with a comma."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _mean(sample: Sequence[float]) -> str:
+    if not sample:
+        return "-"
+    mean = number(statistics.fmean(sample))
+    return mean if len(sample) == 1 else f"{mean} ± {statistics.stdev(sample):.2g}"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Lines of a table, columns as wide as they must be."""
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    for row in rows:
+        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def effect_rows(found: Sequence[Effect]) -> list[list[str]]:
+    """Header and one row for each variable, level and metric."""
+    rows = [["variable", "change", "metric", "effect", "95 % margin", "verdict"]]
+    for one in sorted(found, key=lambda one: one.beyond_noise is not True):  # what has moved comes first
+        verdict = {None: "noise unknown", False: "within noise", True: "moved"}[one.beyond_noise]
+        margin = "-" if one.margin is None else f"± {one.margin:.2g}"
+        change = f"{one.reference} -> {one.level}"
+        rows.append([one.factor, change, short(one.metric), f"{one.difference:+.3g}", margin, verdict])
+    return rows
+
+
+def as_csv(comparison: Comparison) -> str:
+    """One line for each run."""
+    factors, columns = comparison.factors, comparison.metrics
+    out = io.StringIO()
+    writer = csv.writer(out)
+    writer.writerow(["run", "state", *factors, SEED, "tokens_seen", *columns, "behaviour"])
+    for run in comparison.runs:
+        values = [run.metrics.get(column, "") for column in columns]
+        factor_values = [run.value(factor) for factor in factors]
+        verdict = run.behaviour.get("verdict", "")
+        writer.writerow(
+            [str(run.run.path), run.state, *factor_values, run.value(SEED), run.tokens_seen, *values, verdict]
+        )
+    return out.getvalue()
+
+
+def order(comparison: Comparison) -> Iterator[str]:
+    """The ranking, best first."""
+    for at, place in enumerate(comparison.ranked, start=1):
+        spread = f" ± {place.deviation:.2g}" if place.deviation is not None else ""
+        named = ranking.setting(comparison.factors, place.cell)
+        yield f"  {at}. {named}: {comparison.metric} {number(place.mean)}{spread}"
