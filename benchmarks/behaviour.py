@@ -27,9 +27,10 @@ PROBES = {
 }
 
 
-def overrides(case: Case, device: str, seed: int, folder: Path) -> list[str]:
+def overrides(case: Case, args: argparse.Namespace, folder: Path) -> list[str]:
     """Command line of one run."""
-    steps = STEPS[device][case.repeats]
+    device, seed = args.device, args.seed
+    steps = (args.steps or STEPS[device])[case.repeats]
     base = [f"model.path={folder / case.base}/model"] if case.base else []
     shared = [
         *COMMON,
@@ -41,7 +42,7 @@ def overrides(case: Case, device: str, seed: int, folder: Path) -> list[str]:
     return [*shared, *case.overrides, *base, f"outputs={folder}/outputs"]
 
 
-def train(case: Case, device: str, seed: int, folder: Path) -> dict[str, Any]:
+def train(case: Case, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Train in this process; what became of it."""
     from accelerate.state import AcceleratorState
 
@@ -50,7 +51,7 @@ def train(case: Case, device: str, seed: int, folder: Path) -> dict[str, Any]:
     from sft_exp.train import train as train_run
 
     begun, found = time.time(), machine.look()
-    argv = overrides(case, device, seed, folder)
+    argv = overrides(case, args, folder)
     _, sys.argv[1:] = cli.read_arguments(argv)  # Hydra reads them there
     [request], _ = cli.compose(argv)
     request.experiment = resolve.resolve(request.experiment, found)
@@ -63,7 +64,7 @@ def train(case: Case, device: str, seed: int, folder: Path) -> dict[str, Any]:
     (folder / case.name).symlink_to(run.path)
     record = rundir.read_json(run.behaviour)
     result = rundir.read_json(run.result)
-    return {"case": case.name, "seed": seed, "seconds": time.time() - begun, "result": result, **record}
+    return {"case": case.name, "seed": args.seed, "seconds": time.time() - begun, "result": result, **record}
 
 
 def right(row: dict[str, Any]) -> bool:
@@ -74,15 +75,15 @@ def right(row: dict[str, Any]) -> bool:
     return any(reason.startswith(wanted) for reason in row["reasons"])
 
 
-def work(seed: int, device: str, names: list[str], out: Path) -> None:
+def work(args: argparse.Namespace) -> None:
     """Train the cases of one seed, and those that they begin with."""
-    names = [*names, *(case.base for case in CASES if case.base and case.name in names)]
-    folder = out / f"seed{seed}"
+    names = [*args.cases, *(case.base for case in CASES if case.base and case.name in args.cases)]
+    folder = args.out / f"seed{args.seed}"
     folder.mkdir(parents=True)
     with (folder / "rows.jsonl").open("w", encoding="utf-8") as file:
         for case in CASES:
             if case.name in names:
-                file.write(json.dumps(train(case, device, seed, folder), ensure_ascii=False) + "\n")
+                file.write(json.dumps(train(case, args, folder), ensure_ascii=False) + "\n")
                 file.flush()
 
 
@@ -102,6 +103,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--device", choices=sorted(STEPS), default="cpu")
     parser.add_argument("--workers", type=int, help="seeds at a time; 5 on a card, 1 on the CPU")
+    parser.add_argument("--steps", type=int, nargs=2, help="steps of an ordinary case, and of 300 epochs on 8 rows")
     parser.add_argument("--cases", nargs="+", default=[case.name for case in CASES])
     parser.add_argument("--out", type=Path, default=Path("outputs/behaviour"))
     parser.add_argument("--seed", type=int, help=argparse.SUPPRESS)
@@ -112,11 +114,12 @@ def main() -> None:
     """Train all seeds, then judge the judge."""
     args = arguments()
     if args.seed is not None:
-        work(args.seed, args.device, args.cases, args.out)
+        work(args)
         return
     waiting, running, workers = list(range(1, args.seeds + 1)), [], args.workers or {"cpu": 1, "cuda": 5}[args.device]
     args.out.mkdir(parents=True, exist_ok=True)
     same = ["--device", args.device, "--out", str(args.out.absolute()), "--cases", *args.cases]
+    same += ["--steps", *map(str, args.steps)] if args.steps else []
     while waiting or running:
         while waiting and len(running) < workers:
             seed = waiting.pop(0)
