@@ -124,8 +124,12 @@ PROBLEMS: list[tuple[str, Machine, list[str]]] = [
     ("model=tiny hw.devices=[]", GPU, ["hw.devices=[]"]),
     (f"{CPU} zero=2 zero.offload_param=true", NO_CARDS, ["zero.offload_param needs stage 3 and zero.stage is 2"]),
     (f"{CPU} zero=3 model.special_tokens=[<a>]", NO_CARDS, ["model.special_tokens", "zero=3"]),
-    (f"{CPU} zero=2 zero.extra={{fp16: {{enabled: true}}}}", NO_CARDS, ["zero.extra.fp16"]),
-    (f"{CPU} zero=2 zero.extra.zero_optimization={{stage: 3}}", NO_CARDS, ["zero.extra.zero_optimization.stage"]),
+    (
+        f"{CPU} zero=2 zero.extra={{fp16: {{enabled: true}}}}",
+        NO_CARDS,
+        ["fp16.enabled=true", "zero.extra"],
+    ),
+    (f"{CPU} zero=2 zero.extra.zero_optimization={{stage: 3}}", NO_CARDS, ["zero_optimization.stage=3", "has 2"]),
     (f"{CPU} hw.launcher=deepspeed", NO_CARDS, ["hw.launcher=deepspeed needs a ZeRO stage"]),
     # precision
     ("model=tiny hw=v100 train.precision=bf16", V100, ["train.precision=bf16", "hw=v100", "7.0"]),
@@ -224,6 +228,7 @@ WARNINGS: list[tuple[str, Machine, list[str]]] = [
     (f"{CPU} model.dtype=bfloat16", NO_CARDS, ["model.dtype=bfloat16 with adapter=full"]),
     (f"{CPU} model.dtype=bfloat16 adapter=lora", NO_CARDS, []),
     ("model=qwen0.5b hw=v100", V100, ["trained in bf16"]),
+    ("model=tiny hw=v100 train.optimizer=adamw_torch_fused", V100, ["adamw_torch_fused leaves out steps"]),
     (f"{CPU} train.packing=true", NO_CARDS, ["train.packing with sdpa"]),
     (f"{CPU} train.max_steps=3 train.warmup=10", NO_CARDS, ["train.warmup=10 steps do not end in train.max_steps=3"]),
     (f"{CPU} train.max_steps=3 train.warmup=0.5", NO_CARDS, []),

@@ -72,6 +72,7 @@ HERE: dict[str, tuple[str, str, Machine]] = {
     "zero.pin_memory": ("model=tiny zero=2_offload", "true", NO_CARDS),
     "zero.reduce_bucket_size": ("model=tiny zero=1", "1000", NO_CARDS),
     "zero.allgather_bucket_size": ("model=tiny zero=1", "1000", NO_CARDS),
+    "zero.json": ("model=tiny zero=1", "none.json", NO_CARDS),
     "zero.extra": ("model=tiny zero=1", "{a: 1}", NO_CARDS),
     "hw.name": ("model=tiny hw=h200", "mine", NO_CARDS),
     "hw.device": ("model=tiny", "cpu", GPUS),

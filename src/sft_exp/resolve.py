@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from sft_exp import batch, hw, memory
+from sft_exp import batch, hw, memory, zero_file
 from sft_exp.machine import Machine
 from sft_exp.memory import Verdict
 from sft_exp.schema import (
@@ -26,6 +26,8 @@ from sft_exp.schema import (
     Weights,
 )
 
+AUTO = "auto"
+
 
 def resolve(experiment: Experiment, machine: Machine) -> Experiment:
     """The experiment as it will run; values that make no sense are left as they are, for `check` to name."""
@@ -33,13 +35,14 @@ def resolve(experiment: Experiment, machine: Machine) -> Experiment:
     precision = hw.precision(experiment.train, profile)
     attention = hw.attention(experiment.model, profile, precision)
     model = dataclasses.replace(experiment.model, dtype=dtype(experiment, precision), attention=attention)
-    train = dataclasses.replace(experiment.train, precision=precision)
+    train = dataclasses.replace(experiment.train, precision=precision, optimizer=optimizer(experiment, precision))
     # An empty one stays, for a rule to name: as a path it would be the current folder.
     given = experiment.outputs.strip() and Path(experiment.outputs).expanduser().absolute()
     outputs = str(given)
     decided = dataclasses.replace(
         experiment, model=_model(model), hw=profile, train=train, outputs=outputs,
-        dataset=_dataset(experiment.dataset), eval=_eval(experiment.eval, profile.device),
+        dataset=_dataset(experiment.dataset), zero=zero_file.folded(experiment.zero),
+        eval=_eval(experiment.eval, profile.device),
         tracking=dataclasses.replace(experiment.tracking, uri=store_uri(experiment.tracking, outputs)),
     )  # fmt: skip
     return _with_micro(decided, _micro(decided))
@@ -57,6 +60,18 @@ def dtype(experiment: Experiment, precision: Precision) -> Dtype:
     if experiment.adapter.kind is AdapterKind.full and experiment.zero.stage == 0:
         return Dtype.float32
     return {Precision.fp16: Dtype.float16, Precision.bf16: Dtype.bfloat16}.get(precision, Dtype.float32)
+
+
+def optimizer(experiment: Experiment, precision: Precision) -> str:
+    """Name of the optimizer.
+
+    The fused AdamW takes no memory of its own in a step and is three times faster on the CPU. It leaves steps out by
+    itself when fp16 overflows, so that neither the log nor the schedule would know; DeepSpeed has a scaler of its own.
+    """
+    if experiment.train.optimizer != AUTO:
+        return experiment.train.optimizer
+    scaled = precision is Precision.fp16 and experiment.zero.stage == 0
+    return "adamw_torch" if scaled else "adamw_torch_fused"
 
 
 def _micro(experiment: Experiment) -> int | None:

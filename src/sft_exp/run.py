@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sft_exp import check, faults, launch, memory_report, metrics, record, resume, rundir, zero
+from sft_exp import card, check, faults, launch, memory_report, metrics, preflight, record, resume, rundir, zero
 from sft_exp.batch import Batch
 from sft_exp.errors import ConfigError, RunFailed, RunStopped
 from sft_exp.launch import Processes
@@ -41,6 +41,7 @@ def run(request: Request) -> RunDir:
             tracker.send(earlier)
             _follow(run, processes, tracker, progress, _ranks_name(request), offset)
             memory_report.compare(request.experiment, run)
+            card.leave(run)
         outcome, message = "finished", ""
     except ConfigError as error:
         outcome, message = "refused", str(error)
@@ -60,13 +61,19 @@ def run(request: Request) -> RunDir:
 def _folder(request: Request, machine: Machine) -> tuple[Request, RunDir]:
     """Checked request and its run folder: a new one, or the one that is resumed."""
     if request.experiment.resume:
+        show(preflight.notes(resume.changed(request).experiment, machine))
         return resume.reopen(request, machine)
     request.experiment = resolve(request.experiment, machine)
     findings = check.check(request.experiment, machine)
     check.refuse(findings)
-    for warning in findings.warnings:
-        print(f"note: {warning}", flush=True)
+    show([*findings.warnings, *preflight.notes(request.experiment, machine)])
     return request, rundir.create(request)
+
+
+def show(notes: list[str]) -> None:
+    """Print what deserves a word."""
+    for note in notes:
+        print(f"note: {note}", flush=True)
 
 
 def _write_records(
@@ -97,11 +104,7 @@ def batch(request: Request) -> Batch:
 
 def deepspeed(request: Request) -> dict[str, Any] | None:
     """DeepSpeed configuration of a resolved request."""
-    experiment, cut = request.experiment, batch(request)
-    return zero.config(
-        experiment.zero, precision=experiment.train.precision, micro=cut.micro, accumulation=cut.accumulation,
-        clip=experiment.train.max_grad_norm,
-    )  # fmt: skip
+    return zero.of(request.experiment)
 
 
 def _ranks_name(request: Request) -> str:

@@ -239,8 +239,10 @@ class Zero:
     """Elements reduced at a time; memory on the card grows with it."""
     allgather_bucket_size: int = 200_000_000
     """Elements gathered at a time (stages 1 and 2)."""
+    json: str | None = None
+    """A DeepSpeed configuration file of one's own, merged as `extra` is."""
     extra: dict[str, Any] = field(default_factory=dict)
-    """Merged into the DeepSpeed configuration; keys that contradict the run are refused."""
+    """Merged into the DeepSpeed configuration; values that contradict the run are refused."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -292,8 +294,8 @@ class Train:
     """Arguments of the schedule, such as `{num_cycles: 2}`."""
     warmup: float = 0.0
     """Warm-up: a share of all steps if below 1, else a number of steps."""
-    optimizer: str = "adamw_torch"
-    """Any optimizer name of transformers."""
+    optimizer: str = "auto"
+    """Any optimizer name of transformers; `auto` takes torch's AdamW, fused but for fp16 without DeepSpeed."""
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
     """Gradients are scaled down to this norm; 0 turns clipping off."""

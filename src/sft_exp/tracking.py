@@ -26,8 +26,8 @@ ROWS_LIMIT = 20 * 2**20
 """Bytes of the row log above which it stays in the run folder: it grows by 16 for each trained conversation."""
 SUMMARY = (
     "steps", "loss_first", "loss_last", "eval_loss", "eval_loss_best", "test_loss", "grad_norm", "tokens_per_second",
-    "tokens_seen", "mfu", "peak_memory_gib", "planned_memory_gib", "memory_error", "skipped_steps", "parameters",
-    "trainable_parameters",
+    "tokens_seen", "mfu", "peak_memory_gib", "planned_memory_gib", "memory_error", "memory_error_percent",
+    "skipped_steps", "parameters", "trainable_parameters",
 )  # fmt: skip
 """Fields of `result.json` that are metrics at the end."""
 ENDING = {"outcome", "reason"}

@@ -7,7 +7,7 @@ import torch
 from transformers import EarlyStoppingCallback, PreTrainedTokenizerFast
 from trl import SFTConfig
 
-from sft_exp import adapter, model, operations, rundir, splits
+from sft_exp import adapter, links, model, operations, pinning, rundir, saved, splits
 from sft_exp.arguments import arguments
 from sft_exp.callbacks import Clock, Samples
 from sft_exp.errors import ConfigError
@@ -29,11 +29,12 @@ def train(request: Request, run: RunDir) -> None:
     data = rundir.read_json(run.data)
     args = arguments(request, run, evaluates=data["eval_rows"] > 0)
     if experiment.zero.stage > 0:
-        start_deepspeed(experiment)
+        start_deepspeed(experiment, run)
     tokenizer = load_tokenizer(experiment.model)
     # The end of a turn is the one that was trained, which the template of inference need not write (GLM's does not).
     training = experiment.model.chat_template == TRAINING_TEMPLATE
     trains_by = load_tokenizer(experiment.model, preparing=True) if training else tokenizer
+    links.require(args.device)
     rows = splits.load(experiment, run, data, trains_by, records=args.process_index == 0)
     network = load_network(experiment, tokenizer, chat_end_token(trains_by))
     trainer = build(request, run, args, network, tokenizer, rows)
@@ -66,10 +67,12 @@ def require_device(experiment: Experiment) -> None:
         )
 
 
-def start_deepspeed(experiment: Experiment) -> None:
+def start_deepspeed(experiment: Experiment, run: RunDir) -> None:
     """Start the process group as DeepSpeed wants it; left to itself it looks for MPI and fails in one process."""
     import deepspeed
 
+    if experiment.zero.pin_memory:
+        pinning.guard(deepspeed.get_accelerator(), lambda text: operations.tell(run, text))
     backend = "gloo" if experiment.hw.device is Device.cpu else "nccl"
     deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False)
 
@@ -133,5 +136,6 @@ def save(trainer: Any, run: RunDir) -> None:
     if trainer.is_world_process_zero():
         # An adapter's folder has no generation settings of its own, and its model must stop too.
         trainer.model.generation_config.save_pretrained(str(run.model))
+        saved.require_whole(run.model, trainer.trainable)
         rundir.write_json(run.result, trainer.summary())
     sys.stdout.flush()
