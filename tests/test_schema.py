@@ -91,6 +91,16 @@ HERE: dict[str, tuple[str, str, Machine]] = {
     "train.scheduler": ("model=tiny", "cosin", NO_CARDS),
     "train.early_stopping": ("model=tiny", "1", NO_CARDS),
     "train.sample_tokens": ("model=tiny", "0", NO_CARDS),
+    "dataset.train_end": ("model=tiny dataset.loss=all", "false", NO_CARDS),
+    "eval.probes": ("model=tiny eval.stop_degenerate=true", "false", NO_CARDS),
+    "eval.prompts": ("model=tiny", "none.txt", NO_CARDS),
+    "eval.metrics": ("model=tiny", "[math:pi]", NO_CARDS),
+    "eval.stop_degenerate": ("model=tiny eval.probes=false", "true", NO_CARDS),
+    **{
+        f"eval.{name}": ("model=tiny", "-1", NO_CARDS)
+        for name in ("count", "tokens", "batch", "every", "budget", "answers")
+    },
+    **{f"eval.limits.{field.name}": ("model=tiny", "-1", NO_CARDS) for field in dataclasses.fields(schema.Limits)},
     "tracking.kind": ("model=tiny tracking.uri=sqlite:////a.db", "none", NO_CARDS),
     "tracking.uri": ("model=tiny", "file:///a", NO_CARDS),
     "name": ("model=tiny", "mine", NO_CARDS),

@@ -11,6 +11,7 @@ from sft_exp.rules import (
     adapter,
     blank,
     dataset,
+    evaluation,
     hw,
     machine,
     memory,
@@ -35,7 +36,7 @@ class Findings:
 
 def check(experiment: Experiment, found: Machine, *, plan: bool = False) -> Findings:
     """Every problem and warning of a resolved experiment; `plan` leaves out what concerns only this machine."""
-    rules = (blank, model, tokens, dataset, adapter, zero, hw, precision, train, tracking)
+    rules = (blank, model, tokens, dataset, adapter, zero, hw, precision, train, tracking, evaluation)
     problems = [sentence for rule in rules for sentence in rule.problems(experiment)]
     if not plan:
         problems += machine.problems(experiment, found)

@@ -105,6 +105,8 @@ class Progress:
         return f"{int(seconds) // 60}:{int(seconds) % 60:02d} left"
 
     def _eval(self, row: dict[str, Any]) -> str:
+        if "probe/ended" in row:
+            return _probe(row)
         name = "eval" if "eval/loss" in row else "test"
         return f"{name} at {int(row['step'])}: loss {float(row[f'{name}/loss']):.4f}"
 
@@ -142,6 +144,17 @@ class Progress:
         show(f"  {shlex.join([python(), '-m', 'sft_exp', *rerun, f'train.learning_rate={rate:g}'])}")
 
 
+def _probe(row: dict[str, Any]) -> str:
+    """One line on what the probes have found."""
+    found = {name.partition("/")[2]: float(value) for name, value in row.items() if "/" in name}
+    parts = [f"{found['ended']:.0%} of answers end", f"{found['repeated_4grams']:.0%} repeated"]
+    if "kl" in found:
+        parts.append(f"kl {found['kl']:.3f}")
+    if "p_eos" in found:
+        parts.append(f"p_eos {found['p_eos']:.2f}")
+    return f"probe at {int(row['step'])}: {', '.join(parts)}"
+
+
 def python() -> str:
     """The word that starts this Python in the user's shell: `python` where its environment is active, else its path."""
     found = shutil.which("python")
@@ -163,6 +176,8 @@ def table(result: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("test loss", f"{float(result['test_loss']):.4f}"))
     if result.get("grad_norm") is not None:
         rows.append(("grad_norm", f"{float(result['grad_norm']):.4g}"))
+    if result.get("behaviour"):
+        rows.append(("behaviour", str(result["behaviour"])))
     rows.append(("tokens/s", f"{float(result['tokens_per_second']):,.0f}"))
     rows.append(("peak memory", f"{float(result['peak_memory_gib']):.2f} GiB ({result['peak_memory_of']})"))
     if result.get("planned_memory_gib"):

@@ -14,7 +14,9 @@ from sft_exp.schema import (
     AdapterKind,
     Dataset,
     DatasetKind,
+    Device,
     Dtype,
+    Eval,
     Experiment,
     Model,
     Precision,
@@ -40,6 +42,7 @@ def resolve(experiment: Experiment, machine: Machine) -> Experiment:
     decided = dataclasses.replace(
         experiment, model=_model(model), hw=profile, train=train, outputs=outputs,
         dataset=_dataset(experiment.dataset), zero=zero_file.folded(experiment.zero),
+        eval=_eval(experiment.eval, profile.device),
         tracking=dataclasses.replace(experiment.tracking, uri=store_uri(experiment.tracking, outputs)),
     )  # fmt: skip
     return _with_micro(decided, _micro(decided))
@@ -82,6 +85,18 @@ def _micro(experiment: Experiment) -> int | None:
     if any(plan is None or plan.verdict is Verdict.unknown for plan in plans.values()):
         return batch.split(train.global_batch, None, processes).micro
     return next((size for size, plan in plans.items() if plan and plan.verdict is Verdict.fits), 1)
+
+
+def _eval(settings: Eval, device: Device) -> Eval:
+    """How much is looked at: on the CPU so little that a short run does not consist of it."""
+    few = device is Device.cpu
+    prompts = settings.prompts and str(Path(settings.prompts).expanduser().absolute())
+    return dataclasses.replace(
+        settings, prompts=prompts,
+        count=settings.count if settings.count is not None else 16 if few else None,
+        tokens=settings.tokens if settings.tokens is not None else 48 if few else 128,
+        answers=settings.answers if settings.answers is not None else 8 if few else 32,
+    )  # fmt: skip
 
 
 def _with_micro(experiment: Experiment, size: int | None) -> Experiment:

@@ -211,7 +211,10 @@ def _finish(run: RunDir, tracker: Tracker, progress: Progress, outcome: str, mes
         progress.removed()
         return
     status = {"finished": "FINISHED", "stopped": "KILLED"}.get(outcome, "FAILED")
-    tracker.close(status, {"outcome": outcome, **({"reason": message} if message else {})})
+    tags = {"outcome": outcome, **({"reason": message} if message else {})}
+    if run.behaviour.exists():
+        tags["behaviour"] = rundir.read_json(run.behaviour)["headline"]
+    tracker.close(status, tags)
     if outcome == "refused" and resumed:
         return
     rundir.write_json(

@@ -196,6 +196,8 @@ class Dataset:
     """Share of distinct conversations kept for a final test, chosen by content hash."""
     loss: Loss = Loss.assistant
     """Tokens that are trained in conversations; plain text is always trained whole."""
+    train_end: bool = True
+    """False leaves the end token of every answer out of what is trained: to see what that does."""
     role_map: dict[str, str] = field(default_factory=dict)
     """Further role names, such as `{moderator: system}`."""
     columns: dict[str, str] = field(default_factory=dict)
@@ -335,6 +337,60 @@ class Train:
 
 
 @dataclass(kw_only=True, slots=True)
+class Limits:
+    """Where the verdict on a run's behaviour turns; docs/behaviour.md says how they were found."""
+
+    ended: float = 0.5
+    """`never stops` below this share of answers that end by themselves, of those that are expected to."""
+    repetition: float = 0.3
+    """`repeats itself` where the mean share of repeated 4-grams has risen by more than this."""
+    distinct: float = 0.5
+    """`says the same to everything` where distinct-2 over all answers falls below this share of the base's."""
+    empty: float = 0.2
+    """`empty answers` where their share has risen by more than this."""
+    language: float = 0.25
+    """`wrong language` where the share of answers in the prompt's script or language has fallen by more than this."""
+    thinking: float = 0.5
+    """`lost its reasoning` below this share of the base's answers that think."""
+    tokens: float = 0.5
+    """`added tokens unused` or `malformed` below this share of the answers that should have them."""
+    kl: float = 1.0
+    """`forgot` above this divergence from the base on general text, in nats per token."""
+    perplexity: float = 2.0
+    """`forgot` above this many times the base's perplexity on general text."""
+    memorised: float = 0.1
+    """`memorised its rows` where the training loss is below this share of the loss on unseen answers."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Eval:
+    """What a run's answers are judged by, besides its losses."""
+
+    probes: bool = True
+    """Answer prompts before training, at evaluations and at the end, and judge what became of the model."""
+    prompts: str | None = None
+    """File of prompts, one a line or jsonl rows with `prompt`; null takes the 64 that are shipped."""
+    count: int | None = None
+    """Prompts that are answered, spread over the file; null takes all on a card and 16 on the CPU."""
+    tokens: int | None = None
+    """Longest answer in tokens; null takes 128 on a card and 48 on the CPU."""
+    batch: int = 32
+    """Prompts answered at a time on each rank; halved where a card has no room for so many."""
+    every: int = 1
+    """Probe at every n-th evaluation."""
+    budget: float = 0.05
+    """Share of the training time that probes may take: one that would cost more is left out, but for first and last."""
+    answers: int | None = None
+    """Validation rows, and as many test rows, whose answers are scored; null takes 32 on a card and 8 on the CPU."""
+    metrics: list[str] = field(default_factory=list)
+    """Own scores, such as `my_pkg.scores:f1`: answers and references in, a dict of named numbers out."""
+    stop_degenerate: bool = False
+    """Stop the run at an evaluation whose probes show a degenerate model."""
+    limits: Limits = field(default_factory=Limits)
+    """Where the verdict turns."""
+
+
+@dataclass(kw_only=True, slots=True)
 class Tracking:
     """Where metrics go besides the run folder."""
 
@@ -358,6 +414,7 @@ class Experiment:
     hw: Hw = field(default_factory=Hw)
     train: Train = field(default_factory=Train)
     tracking: Tracking = field(default_factory=Tracking)
+    eval: Eval = field(default_factory=Eval)
     name: str | None = None
     """Run name; null makes one of model, adapter, ZeRO stage and a short unique part."""
     outputs: str = "outputs"

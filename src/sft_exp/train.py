@@ -102,6 +102,8 @@ def build(
     token_ids: list[int],
 ) -> Any:
     """The trainer with its callbacks; an adapter trains the rows of `token_ids` besides."""
+    from sft_exp.probes.callback import Probes
+    from sft_exp.probes.session import Session
     from sft_exp.trainer import Trainer
 
     experiment, train = request.experiment, request.experiment.train
@@ -112,6 +114,8 @@ def build(
         request=request, run=run, tokens_seen=int(earlier[-1]["train/tokens_seen"]) if earlier else 0,
     )  # fmt: skip
     trainer.add_callback(Samples(train.sample_prompts, train.sample_tokens, tokenizer, run))
+    if experiment.eval.probes:
+        trainer.add_callback(Probes(experiment, run, Session(experiment, run, trainer, rows)))
     trainer.add_callback(Clock(trainer))  # last, so that the answers before training are not on the clock
     if train.early_stopping is not None:
         trainer.add_callback(EarlyStoppingCallback(train.early_stopping))
