@@ -15,7 +15,14 @@ from sft_exp.probes.quiet import quiet
 from sft_exp.rundir import RunDir
 from training import logged, train
 
-SMALL = ("eval.count=4", "eval.tokens=8", "eval.answers=50", "dataset.eval_fraction=0.2", "eval.budget=1e9")
+SMALL = (
+    "eval.count=4",
+    "eval.tokens=8",
+    "eval.answers=50",
+    "dataset.eval_fraction=0.2",
+    "eval.budget=1e9",
+    "eval.probes=true",
+)
 NOISY = ("adapter=lora", "adapter.dropout=0.3", "train.max_steps=6", "train.eval_steps=2")
 """Dropout: each step draws random numbers."""
 
