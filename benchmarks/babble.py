@@ -40,7 +40,7 @@ class Job:
 
 def jobs(args: argparse.Namespace) -> list[Job]:
     """All runs, seed by seed, so that a sweep that is stopped early still has every setting."""
-    found = []
+    found = list[Job]()
     for seed in args.seeds:
         for adapter, tokens in ADAPTERS.items():
             for name in tokens:

@@ -8,6 +8,7 @@ from sft_exp.compare.facts import SEED, Facts
 OF_THE_FOLDER = ("name", "outputs", "resume", "tracking.", "hw.devices", "hw.threads")
 """Keys that name a run or its place, and change nothing that is compared."""
 LAUNCH = ("hydra.", "hydra/", "sweep")
+DATA = "data fingerprint"
 LONGEST = 160
 """Characters of values that are shown."""
 TOKENS_TOLERANCE = 0.01
@@ -50,8 +51,9 @@ def differences(runs: Sequence[Facts]) -> list[Difference]:
             found += _differing(key, kind, [run.value(key) for run in runs])
     identities = [run.identity() for run in runs]
     for key in dict.fromkeys(key for identity in identities for key in identity):
-        kind = "follows" if _is_asked(key, asked) else "beyond"
-        found += _differing(key, kind, [identity.get(key, "none") for identity in identities])
+        values = [identity.get(key, "none") for identity in identities]
+        kind = "follows" if _is_asked(key, asked) or (key == DATA and _of_the_question(runs, values)) else "beyond"
+        found += _differing(key, kind, values)
     return found
 
 

@@ -23,7 +23,8 @@ def lines(comparison: Comparison, colour: bool) -> Iterator[str]:
     yield f"{count} runs; what differs:" if one.differences else f"{count} runs that differ in nothing"
     yield from differing(one.differences, colour)
     yield ""
-    yield from aligned(table(one, one.varying[: max(3, 9 - len(one.factors))]))
+    columns = list(dict.fromkeys([one.metric, *one.varying]))  # what was asked for comes first
+    yield from aligned(table(one, columns[: max(3, 9 - len(one.factors))]))
     if one.effects:
         yield "\nwhat each variable moved (all others equal):"
         yield from effect_lines(one.effects)
