@@ -15,8 +15,12 @@ from pathlib import Path
 import pytest
 
 from composing import resolved
-from sft_exp import launch, machines
+from sft_exp import faults, launch, machines, rundir
+from sft_exp.errors import ConfigError, RunFailed
+from sft_exp.request import Request
 from sft_exp.rules import hw
+from sft_exp.rundir import RunDir
+from sft_exp.schema import Hw
 
 ROOT = Path(__file__).parents[1]
 NAMES = ("sftexp0", "sftexp1")
@@ -45,6 +49,42 @@ def test_number_of_this_machine() -> None:
     assert machines.index({"SLURM_NODEID": "3"}) == 3
     assert machines.index({"SLURM_NODEID": "3", "SFT_EXP_MACHINE": "1"}) == 1
     assert machines.index({}) == 0
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "launchers").iterdir()), ids=lambda file: file.name)
+def test_launchers_are_correct_shell(script: Path) -> None:
+    subprocess.run(["bash", "-n", script], check=True)
+
+
+def rendezvous() -> str:
+    return f"127.0.0.1:{launch.free_port()}"
+
+
+def test_a_machine_that_cannot_take_part_is_heard_of() -> None:
+    place = rendezvous()
+    first = machines.First(place, 2)
+    machines.join(place, 1, [], problem="too little memory")
+    with pytest.raises(ConfigError, match="machine 1: too little memory"):
+        first.gather("/r", [])
+    first.end("refused", "")
+
+
+def test_a_refusal_reaches_the_others() -> None:
+    profile = Hw(machines=2, rendezvous=rendezvous())
+    with pytest.raises(ConfigError), machines.first(profile):
+        peer = machines.join(str(profile.rendezvous), 1, [])
+        raise ConfigError("no such model")
+    with pytest.raises(RunFailed, match="the run on machine 0 was refused: no such model"):
+        peer.expect("folder", 10)
+
+
+def test_the_rank_that_died_is_counted_over_all_machines(here: Path) -> None:
+    run = RunDir(here / "run")
+    run.logs.mkdir(parents=True)
+    run.faults.mkdir()
+    rundir.write_json(run.request, Request(experiment=resolved(*TWO, "hw.processes=2")))
+    (run.logs / "launcher1.log").write_text("failed (exitcode: -9) local_rank: 1 (pid: 7) of binary: python")
+    assert str(faults.to_error(run, faults.launcher(1), 1)).startswith("rank3 was killed by SIGKILL")
 
 
 def sh(command: str) -> None:
