@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import sys
 import time
 from pathlib import Path
@@ -33,6 +34,9 @@ from sft_exp.resolve import resolve
 from sft_exp.rundir import RunDir
 from sft_exp.tracking import Tracker
 
+HELD = (signal.SIGINT, signal.SIGTERM)
+"""Signals that wait while a run folder is made."""
+
 
 def run(request: Request) -> RunDir:
     """Train once. Raises ConfigError before anything is lost, RunFailed or RunStopped with the run folder's name."""
@@ -54,6 +58,7 @@ def _run(request: Request, machine: Machine, line: First | None) -> RunDir:
     outcome, message = "failed", "ended before its first step"
     try:
         with launch.stop_on_signal():
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
             facts, diff = record.collect(machine, request.argv, request.overrides)
             argv, env = _write_records(request, run, facts, diff, _port(request))
             progress.begin(argv)
@@ -101,7 +106,12 @@ def _folder(request: Request, machine: Machine) -> tuple[Request, RunDir]:
     findings = check.check(request.experiment, machine)
     check.refuse(findings)
     show([*findings.warnings, *preflight.notes(request.experiment, machine)])
-    return request, rundir.create(request)
+    signal.pthread_sigmask(signal.SIG_BLOCK, HELD)  # from here to where the folder's end is taken care of
+    try:
+        return request, rundir.create(request)
+    except BaseException:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
+        raise
 
 
 def show(notes: list[str]) -> None:
