@@ -133,7 +133,7 @@ def losses(folder: Path) -> list[float]:
     return [row["train/loss"] for row in rows if "train/loss" in row]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_machines_agree_with_one_process(tmp_path: Path, namespaces: None) -> None:
     two, one = tmp_path / "two", tmp_path / "one"
     two.mkdir()
@@ -166,7 +166,7 @@ def processes_on(number: int) -> list[int]:
     return [int(pid) for pid in subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("lost", [0, 1])
 @pytest.mark.parametrize("fault", ["killed", "stopped", "link"])
 def test_a_lost_machine_ends_the_other(tmp_path: Path, namespaces: None, fault: str, lost: int) -> None:
