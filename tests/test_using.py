@@ -153,6 +153,7 @@ def test_trained_and_base_answer(run: RunDir) -> None:
     assert (cut.cut, cut.tokens) == (True, 2)
 
 
+@pytest.mark.nightly  # waits for words on a terminal, which a busy machine is late with
 def test_a_terminal(run: RunDir) -> None:
     with Terminal([sys.executable, "-m", "sft_exp", "chat", str(run.path), "--base"], run.path) as terminal:
         terminal.wait_for("you> ")
