@@ -5,11 +5,12 @@ import contextlib
 import io
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from sft_exp import devices, quiet, request, rundir, trained
 from sft_exp.errors import ConfigError
 from sft_exp.machine import look
+from sft_exp.parser import Parser
 from sft_exp.rundir import RunDir
 
 if TYPE_CHECKING:
@@ -22,15 +23,10 @@ LEAVE = ("/exit", "/quit", "/bye", "exit", "quit")
 PROMPT = "you> "
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"chat: {message}; see python -m sft_exp chat --help.")
-
-
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
     """What was typed. Raises ConfigError where it cannot be read."""
-    parser = _Parser(
-        prog="python -m sft_exp chat", description=__doc__, allow_abbrev=False,
+    parser = Parser(
+        "chat", __doc__,
         epilog=f"{HINT} With --prompt the answer goes to the standard output and all else to the standard error.",
     )  # fmt: skip
     add = parser.add_argument

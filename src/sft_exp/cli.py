@@ -1,7 +1,6 @@
 """The command line, and the only user of Hydra beside sweep.py: overrides in, one typed Experiment out."""
 
 import contextlib
-import datetime
 import os
 import re
 import shlex
@@ -32,6 +31,7 @@ from sft_exp import (
     quoting,
     rerun,
     run,
+    rundir,
     schema,
     sweep,
     ui,
@@ -163,9 +163,8 @@ def compose(argv: list[str]) -> tuple[list[Request], Path | None]:
         raise errors[0]
     if RunMode.MULTIRUN not in modes:
         return requests, None
-    now = datetime.datetime.now()
     outputs = Path(requests[0].experiment.outputs).expanduser().absolute()
-    return requests, outputs / f"{now:%Y-%m-%d}" / f"{now:%H%M%S_%f}-sweep"
+    return requests, rundir.dated(outputs, "sweep")
 
 
 @contextlib.contextmanager

@@ -5,10 +5,11 @@ import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from sft_exp import request, rowlog, rundir
 from sft_exp.errors import ConfigError
+from sft_exp.parser import Parser
 from sft_exp.preview import on_terminal
 from sft_exp.rundir import RunDir
 
@@ -19,14 +20,9 @@ TOP = 10
 """Rows shown of a whole run."""
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"data rows: {message}; see python -m sft_exp data rows --help.")
-
-
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
     """Run folder, step and number of rows. Raises ConfigError where they cannot be read."""
-    parser = _Parser(prog="python -m sft_exp data rows", description=__doc__, allow_abbrev=False)
+    parser = Parser("data rows", __doc__)
     parser.add_argument("run", metavar="RUN", type=Path, help="run folder below outputs/")
     parser.add_argument("--step", type=int, metavar="K", help="only the rows of this step, all of them")
     parser.add_argument(

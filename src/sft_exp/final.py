@@ -1,7 +1,5 @@
 """The final model: saved whole, readable by older loaders too, reopened and checked, its added tokens measured."""
 
-import json
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,9 +46,7 @@ def save(trainer: Any, run: RunDir, data: dict[str, Any], added: Added) -> None:
         *_unmoved(moved, added, trainer.state.global_step),
     ]
     if moved is not None:
-        row = {"step": trainer.state.global_step, "time_ms": int(time.time() * 1000), movement.METRIC: moved}
-        with run.metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(rundir.finite(row)) + "\n")
+        trainer.append({movement.METRIC: moved})
     summary = trainer.summary() | {
         "new_rows_moved_min": moved,
         "saved_tensors": trainer.reopened.tensors,

@@ -1,7 +1,6 @@
 """`launch-command`: the command that starts the ranks of a run on each machine, and nothing that runs."""
 
 import shlex
-from pathlib import Path
 
 from sft_exp import check, launch, machines, rundir
 from sft_exp.machine import look
@@ -14,9 +13,9 @@ def show(request: Request) -> None:
     machine = look()
     experiment = resolve(request.experiment, machine)
     check.refuse(check.check(experiment, machine, plan=True))
-    folder = Path(experiment.outputs) / "DATE" / f"TIME-{rundir.run_name(experiment)[:-7]}-ID"
+    folder = rundir.planned(experiment)
     hw = experiment.hw
-    port = machines.address(hw.rendezvous)[1] + 1 if hw.machines > 1 and hw.rendezvous else launch.PLAN_PORT
+    port = machines.ranks_port(hw.rendezvous) if hw.machines > 1 and hw.rendezvous else launch.PLAN_PORT
     for number in range(hw.machines):
         label = f"machine {number}: " if hw.machines > 1 else ""
         print(f"{label}{shlex.join(launch.command(experiment, folder, port, number=number))}")

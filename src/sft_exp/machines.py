@@ -36,9 +36,14 @@ def index(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def address(rendezvous: str) -> tuple[str, int]:
-    """Host and port of the first machine; its ranks use the next port."""
+    """Host and port of the first machine."""
     host, _, port = rendezvous.rpartition(":")
     return host, int(port)
+
+
+def ranks_port(rendezvous: str) -> int:
+    """Port over which the ranks of all machines meet: the one after that of their parents."""
+    return address(rendezvous)[1] + 1
 
 
 def is_address(rendezvous: str | None) -> bool:

@@ -69,7 +69,7 @@ def _take_part(first: Peer, machine: Machine, number: int) -> RunDir:
 
 
 def _start(processes: Processes, experiment: Experiment, run: RunDir, number: int) -> None:
-    port = machines.address(str(experiment.hw.rendezvous))[1] + 1
+    port = machines.ranks_port(str(experiment.hw.rendezvous))
     argv = launch.command(experiment, run.path, port, number=number)
     processes.start(faults.launcher(number), argv, launch.environment(experiment, os.environ, port))
 

@@ -5,11 +5,12 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from sft_exp import card, devices, launch, quiet, request, rundir, staging, trained
 from sft_exp.errors import ConfigError
 from sft_exp.machine import Machine, look
+from sft_exp.parser import Parser
 from sft_exp.rundir import RunDir
 
 if TYPE_CHECKING:
@@ -24,15 +25,10 @@ MARGIN = 1.1
 """Memory and disk beyond the weights themselves."""
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"merge: {message}; see python -m sft_exp merge --help.")
-
-
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
     """What was typed. Raises ConfigError where it cannot be read."""
-    parser = _Parser(
-        prog="python -m sft_exp merge", description=__doc__, allow_abbrev=False,
+    parser = Parser(
+        "merge", __doc__,
         epilog="A QLoRA adapter is merged into its dequantised 4-bit base, the weights that it was trained on.",
     )  # fmt: skip
     add = parser.add_argument

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import shlex
-from pathlib import Path
 
 from sft_exp import check, launch, memory_report, origin, record, resume, rundir, sizes
 from sft_exp.machine import look
@@ -23,7 +22,7 @@ def show(request: Request) -> None:
     check.refuse(findings)
     rows = origin.changed(request, experiment)
     planned = Request(experiment=experiment)
-    folder = Path(experiment.outputs) / "DATE" / f"TIME-{rundir.run_name(experiment)[:-7]}-ID"
+    folder = rundir.planned(experiment)
     width = max(len(key) for key, _, _ in rows)
     print("configuration (what differs from the schema's defaults)")
     for key, value, source in rows:

@@ -5,13 +5,13 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from sft_exp import prepare, progress, record, request, run
 from sft_exp.compare import facts, find
 from sft_exp.compare.facts import Facts
 from sft_exp.errors import ConfigError, RunFailed
 from sft_exp.machine import Machine, look
+from sft_exp.parser import Parser
 from sft_exp.request import Request, flatten, to_plain
 from sft_exp.schema import Device, Tracking
 
@@ -19,14 +19,9 @@ NOISE = 0.01
 """Largest relative difference of a step's loss that is put down to the order in which a GPU adds up."""
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"rerun: {message}; see python -m sft_exp rerun --help.")
-
-
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
     """Which run. Raises ConfigError where it cannot be read."""
-    parser = _Parser(prog="python -m sft_exp rerun", description=__doc__, allow_abbrev=False)
+    parser = Parser("rerun", __doc__)
     parser.add_argument("run", metavar="RUN", help="run folder, or its name below outputs/")
     parser.add_argument("--anyway", action="store_true", help="run also on data that has changed")
     parser.add_argument("--outputs", type=Path, default=Path("outputs"), help="where the run is looked for by name")

@@ -94,7 +94,7 @@ def _run(request: Request, machine: Machine, line: First | None) -> RunDir:
 def _port(request: Request) -> int:
     """Port of the ranks: the one after that of the line, where other machines have to know it."""
     hw = request.experiment.hw
-    return machines.address(str(hw.rendezvous))[1] + 1 if hw.machines > 1 else launch.free_port()
+    return machines.ranks_port(str(hw.rendezvous)) if hw.machines > 1 else launch.free_port()
 
 
 def _folder(request: Request, machine: Machine) -> tuple[Request, RunDir]:

@@ -193,12 +193,23 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def dated(outputs: str | Path, name: str) -> Path:
+    """`outputs/<date>/<time>-<name>`: where everything that a command leaves is put. Not made yet."""
+    now = datetime.datetime.now()
+    return Path(outputs) / f"{now:%Y-%m-%d}" / f"{now:%H%M%S_%f}-{name}"
+
+
+def planned(experiment: Experiment) -> Path:
+    """The folder that a run would have, with words for what is not known before it starts."""
+    return Path(experiment.outputs) / "DATE" / f"TIME-{run_name(experiment)[:-7]}-ID"
+
+
 def data_folder(experiment: Experiment) -> Path:
     """Make `outputs/<date>/<time>-data-<name>` for a report without a run."""
-    now, dataset = datetime.datetime.now(), experiment.dataset
+    dataset = experiment.dataset
     first = dataset.path[0] if isinstance(dataset.path, list) else dataset.path
     name = slug(dataset.name or "-".join(dataset.mixture) or Path(str(first)).stem)
-    folder = Path(experiment.outputs) / f"{now:%Y-%m-%d}" / f"{now:%H%M%S_%f}-data-{name}"
+    folder = dated(experiment.outputs, f"data-{name}")
     try:
         folder.mkdir(parents=True)
     except OSError as error:
@@ -208,11 +219,8 @@ def data_folder(experiment: Experiment) -> Path:
 
 def create(request: Request) -> RunDir:
     """Make `outputs/<date>/<time>-<name>` and write the request into it."""
-    now = datetime.datetime.now()
     experiment = request.experiment
-    folder = Path(
-        request.folder or Path(experiment.outputs) / f"{now:%Y-%m-%d}" / f"{now:%H%M%S_%f}-{run_name(experiment)}"
-    )
+    folder = Path(request.folder or dated(experiment.outputs, run_name(experiment)))
     try:
         folder.mkdir(parents=True)
         run = RunDir(folder)

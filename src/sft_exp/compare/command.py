@@ -1,29 +1,24 @@
 """`python -m sft_exp compare SWEEP|RUN RUN ...|FILTER`: what differs, what it did, and whether a ranking is honest."""
 
 import argparse
-import datetime
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from sft_exp import progress, rundir, tracking_store
 from sft_exp.compare import facts, find, page, text
 from sft_exp.compare.comparison import compare
 from sft_exp.compare.facts import Facts
 from sft_exp.errors import ConfigError
+from sft_exp.parser import Parser
 from sft_exp.preview import on_terminal
 from sft_exp.resolve import store_uri
 from sft_exp.schema import Tracking
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"compare: {message}; see python -m sft_exp compare --help.")
-
-
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
     """What to compare and by what. Raises ConfigError where it cannot be read."""
-    parser = _Parser(prog="python -m sft_exp compare", description=__doc__, allow_abbrev=False)
+    parser = Parser("compare", __doc__)
     parser.add_argument(
         "targets", nargs="+", metavar="RUN", help="run folder, sweep folder, their names, or a filter of MLflow"
     )
@@ -68,8 +63,7 @@ def _folder(runs: Sequence[Facts], outputs: Path) -> Path:
     parents = {run.run.path.parent for run in runs}
     if len(parents) == 1 and ((parent := parents.pop()) / "sweep.json").is_file():
         return parent
-    now = datetime.datetime.now()
-    return outputs / f"{now:%Y-%m-%d}" / f"{now:%H%M%S_%f}-compare"
+    return rundir.dated(outputs, "compare")
 
 
 def _log(runs: Sequence[Facts], files: Sequence[Path]) -> None:

@@ -120,6 +120,6 @@ def read(folder: Path) -> Facts:
     return Facts(
         run=run, request=record(run.request), config=flatten(record(run.config)), record=record(run.record),
         data=record(run.data), result=record(run.result), status=record(run.status),
-        behaviour=record(run.path / "behaviour.json"), samples=record(run.samples).get("samples", []),
+        behaviour=record(run.behaviour), samples=record(run.samples).get("samples", []),
         rows=metrics.read_rows(run.metrics)[0],
     )  # fmt: skip

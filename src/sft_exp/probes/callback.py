@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from sft_exp import rundir, task_metrics
+from sft_exp import movement, rundir, task_metrics
 from sft_exp.probes import ranks, records, table, verdict
 from sft_exp.probes.quiet import quiet
 from sft_exp.probes.session import Look, Session
@@ -119,7 +119,7 @@ class Probes(TrainerCallback):  # type: ignore[misc]
         if rows is None or not (records.rows_file(self.run)).exists():
             return None
         before = torch.load(records.rows_file(self.run), weights_only=True)
-        return float(((rows - before).norm(dim=-1) / before.norm(dim=-1).clamp(min=1e-12)).min())
+        return movement.moved([before], [rows])
 
     def _write(self, reasons: list[str], metrics: dict[str, float], scores: dict[str, float]) -> None:
         random = self.experiment.model.weights is Weights.random

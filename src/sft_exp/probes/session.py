@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
+from sft_exp import movement
 from sft_exp.probes import heldout, prompts, thinking
 from sft_exp.probes.answers import Answer, Speaker
 from sft_exp.probes.forgetting import TOKENS, GeneralTexts
 from sft_exp.probes.heldout import References
 from sft_exp.probes.measures import Setting, measure
 from sft_exp.probes.prompts import Prompt
-from sft_exp.random_weights import whole
 from sft_exp.rundir import RunDir
 from sft_exp.schema import AdapterKind, Experiment
 from sft_exp.splits import Splits
@@ -96,10 +96,8 @@ class Session:
         """Rows of the added tokens in the input matrix: float32 of shape (tokens, hidden) on the CPU."""
         if not self.setting.added_tokens:
             return None
-        ids = torch.tensor(self.tokenizer.convert_tokens_to_ids(list(self.setting.added_tokens)))
-        table = self.trainer.model.get_input_embeddings()
-        with whole(table.weight):
-            return table(ids.to(table.weight.device)).float().cpu()
+        ids = self.tokenizer.convert_tokens_to_ids(list(self.setting.added_tokens))
+        return movement.rows(self.trainer.model, ids)[0]
 
     def reference(self, name: str) -> list[str]:
         """Reference answers of a split, as text."""

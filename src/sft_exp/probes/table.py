@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sft_exp import rundir
+from sft_exp import metrics, rundir
 from sft_exp.rundir import RunDir
 
 COLUMNS = ("step", "set", "id", "prompt", "reference", "answer", "ended", "tokens")
@@ -18,10 +18,7 @@ def file(run: RunDir) -> Path:
 
 def read(run: RunDir) -> list[dict[str, Any]]:
     """All rows; a line that is still being written is left out."""
-    if not file(run).exists():
-        return []
-    lines = file(run).read_text(encoding="utf-8").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    return metrics.read_rows(file(run))[0]
 
 
 def add(run: RunDir, rows: list[tuple[Any, ...]]) -> None:
