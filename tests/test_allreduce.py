@@ -25,14 +25,14 @@ if os.environ.get("RANK") == "{rank}":
     {body}
 """
 CORRUPT = """real = dist.all_to_all_single
-    def copies(received, *rest):
-        real(received, *rest)
+    def copies(received, *rest, **named):
+        real(received, *rest, **named)
         received[5] += 1
         received[-5] += 1
     dist.all_to_all_single = copies"""
 SLEEP = """import time
     real = dist.all_reduce
-    dist.all_reduce = lambda *rest: time.sleep(100)"""
+    dist.all_reduce = lambda *rest, **named: time.sleep(100)"""
 DIE = """def die(*_, **__): raise RuntimeError("NCCL Error 2: unhandled system error")
     dist.init_process_group = die"""
 
