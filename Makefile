@@ -1,5 +1,7 @@
 # setup: environment    demo: a first training run    test: the suite    nightly: what takes minutes    check: what a contributor runs
 PYTHON ?= python3
+# How many tests run at a time, each on cores of its own; memory for each: about 6 GiB.
+JOBS ?= 2
 BIN := .venv/bin
 
 .PHONY: setup demo test nightly check format clean
@@ -16,7 +18,7 @@ demo: setup
 	$(BIN)/python -m sft_exp experiment=demo
 
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 
 nightly: setup
 	$(BIN)/python -m pytest -m nightly
@@ -25,7 +27,7 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m "not slow and not nightly and not gpu"
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal -m "not slow and not nightly and not gpu"
 
 format: setup
 	$(BIN)/ruff check --fix .

@@ -20,14 +20,25 @@ LEFTOVERS = re.compile(
 
 def pytest_configure() -> None:
     """Clean the environment before any test module is imported: libraries read theirs when they are."""
+    own_cores()
     for name in [name for name in os.environ if LEFTOVERS.fullmatch(name)]:
         del os.environ[name]
 
 
+def own_cores() -> None:
+    """Give each of several workers (pytest-xdist) cores of its own: two runs whose threads share cores wait in turns."""
+    cores = sorted(os.sched_getaffinity(0))
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    os.sched_setaffinity(0, cores[worker::workers] or {cores[worker % len(cores)]})
+
+
 @pytest.fixture(autouse=True, scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Cache of converted models and prepared rows for the whole session."""
-    folder = tmp_path_factory.mktemp("cache")
+    """Cache of converted models and prepared rows, shared by the whole session."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
+    folder.mkdir(exist_ok=True)
     os.environ["SFT_EXP_CACHE"] = str(folder)
     return folder
 
