@@ -31,6 +31,8 @@ class Request:
     """Run folder, if the caller has chosen it (jobs of a sweep)."""
     parent_run_id: str | None = None
     """MLflow run of the sweep that this run belongs to."""
+    port: int | None = None
+    """Port at which the ranks meet, if the caller has chosen it: no two jobs of a sweep get the same."""
 
 
 def to_plain(value: Any) -> Any:

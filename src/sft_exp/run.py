@@ -9,7 +9,7 @@ from typing import Any
 
 from sft_exp import check, faults, launch, memory_report, metrics, record, resume, rundir, zero
 from sft_exp.batch import Batch
-from sft_exp.errors import ConfigError, RunFailed, RunStopped
+from sft_exp.errors import ConfigError, RunFailed, RunPruned, RunStopped
 from sft_exp.launch import Processes
 from sft_exp.machine import Machine, look
 from sft_exp.progress import Progress
@@ -25,7 +25,7 @@ def run(request: Request) -> RunDir:
     machine = look()
     request, run = _folder(request, machine)
     facts, diff = record.collect(machine, request.argv, request.overrides)
-    port = launch.free_port()
+    port = request.port or launch.free_port()
     argv, env = _write_records(request, run, facts, diff, port)
     processes, tracker, progress = Processes(run), Tracker(request, run), Progress(request, run)
     progress.begin(argv)
@@ -44,6 +44,9 @@ def run(request: Request) -> RunDir:
         outcome, message = "finished", ""
     except ConfigError as error:
         outcome, message = "refused", str(error)
+        raise
+    except RunPruned as error:
+        outcome, message = "pruned", str(error)
         raise
     except (RunStopped, KeyboardInterrupt) as error:
         outcome, message = "stopped", str(error)
@@ -173,7 +176,7 @@ def _finish(run: RunDir, tracker: Tracker, progress: Progress, outcome: str, mes
         shutil.rmtree(run.path, ignore_errors=True)
         progress.removed()
         return
-    status = {"finished": "FINISHED", "stopped": "KILLED"}.get(outcome, "FAILED")
+    status = {"finished": "FINISHED", "stopped": "KILLED", "pruned": "KILLED"}.get(outcome, "FAILED")
     tracker.close(status, {"outcome": outcome, **({"reason": message} if message else {})})
     if outcome == "refused" and resumed:
         return

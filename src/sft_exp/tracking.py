@@ -32,7 +32,7 @@ SUMMARY = (
 """Fields of `result.json` that are metrics at the end."""
 ENDING = {"outcome", "reason"}
 """Tags on how a run ended; it has none while it is on."""
-LEFT_OUT = ("hw.env", "tracking", "model.shape", "outputs", "resume", "name", "train.sample_prompts")
+LEFT_OUT = ("hw.env", "tracking", "model.shape", "outputs", "resume", "name", "train.sample_prompts", "sweep")
 """Configuration that is recorded in the run folder and would only clutter the comparison of runs."""
 
 
