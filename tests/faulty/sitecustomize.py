@@ -21,19 +21,16 @@ def _raise(kind: type[BaseException]) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(main, ctypes.py_object(kind))
 
 
-def _out_of_memory() -> None:
-    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (size, size))
-
-
 FAULTS: dict[float, Callable[[], object]] = {
     0.001: lambda: _raise(ZeroDivisionError),
     0.002: lambda: _raise(SystemExit),
     0.003: lambda: ctypes.string_at(0),
     0.004: lambda: os.kill(os.getpid(), signal.SIGKILL),
-    0.005: _out_of_memory,
 }
 """Learning rate -> what happens after the first step."""
+LIMITED = 0.005
+"""Learning rate of the rank that has too little memory (bytes), as under `ulimit -v`."""
+LIMIT = 1_200_000_000
 
 
 def _wait(folder: Path, fault: Callable[[], object]) -> None:
@@ -47,6 +44,8 @@ def _begin() -> None:
         return
     folder = Path(sys.orig_argv[-1])
     rate = json.loads((folder / "request.json").read_text())["experiment"]["train"]["learning_rate"]
+    if rate == LIMITED:
+        resource.setrlimit(resource.RLIMIT_AS, (LIMIT, LIMIT))
     if rate in FAULTS:
         _thread.start_new_thread(_wait, (folder, FAULTS[rate]))
 

@@ -69,8 +69,9 @@ def check_all(all_jobs: Sequence[Job], machine: Machine) -> None:
     refused = [job for job in all_jobs if job.state == "refused"]
     if len(refused) == len(all_jobs):
         raise ConfigError(*dict.fromkeys(job.reason for job in refused))
+    common = screen.shared_words(all_jobs)
     for job in refused:
-        show(f"job {job.number} refused ({job.overrides}): {job.reason}")
+        show(f"job {job.number} refused ({screen.question(job, common)}): {job.reason}")
 
 
 def continued(folder: Path, *, again: bool) -> tuple[dict[str, Any], list[Job]]:

@@ -14,7 +14,7 @@ from sft_exp.sweeps import ending, job, ready
 from sft_exp.sweeps.job import Job
 from sft_exp.sweeps.parent import Parent
 from sft_exp.sweeps.processes import JobProcesses, Running
-from sft_exp.sweeps.screen import Screen
+from sft_exp.sweeps.screen import Screen, question, shared_words
 from sft_exp.sweeps.slots import Slots
 from sft_exp.sweeps.view import View
 
@@ -105,7 +105,8 @@ class Driver:
         cards = ",".join(map(str, request.experiment.hw.devices or []))
         self.processes.start(waiting, request, devices)
         self.views[waiting.number] = View(waiting)
-        self.screen.tell(f"job {waiting.number} {words}{f' on card {cards}' if cards else ''}: {waiting.overrides}")
+        what = question(waiting, shared_words(self.source.jobs))
+        self.screen.tell(f"job {waiting.number} {words}{f' on card {cards}' if cards else ''}: {what}")
         self.save()
 
     def _follow(self) -> None:
