@@ -28,7 +28,7 @@ def test_a_search_killed_twice_counts_each_trial_once(tmp_path: Path) -> None:
     command = [
         *TINY, f"train.max_steps={STEPS}", "train.eval_steps=2", "train.save_steps=2", "dataset.eval_fraction=0.2",
         "sweep.per_device=2", "tracking=none", "sweep.sampler=tpe", "sweep.pruner=median", f"sweep.trials={TRIALS}",
-        "sweep.space={train.learning_rate:{low:1e-6,high:3e-2,log:true}}",
+        "+sweep.space={train.learning_rate:{low:1e-6,high:3e-2,log:true}}",
     ]  # fmt: skip
     for done in (6, 15):
         driver = sweeping.start(tmp_path, *command)

@@ -36,7 +36,7 @@ def of_search(experiment: Experiment) -> Iterator[str]:
     if settings.trials < 1:
         yield f"sweep.trials={settings.trials} must be at least 1."
     if not settings.space:
-        yield "sweep.space is empty: say what varies, such as 'sweep.space={train.learning_rate: [1e-4, 1e-3]}'."
+        yield "sweep.space is empty: say what varies, such as '+sweep.space={train.learning_rate: [1e-4, 1e-3]}'."
     for key, values in settings.space.items():
         yield from _of_values(key, values, settings.sampler)
     if len(settings.objective) > 1 and settings.sampler is Sampler.tpe:
