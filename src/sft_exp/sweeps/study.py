@@ -56,8 +56,11 @@ class Study:
         return self.study.get_trials(deepcopy=False)[trial.number]
 
     def report(self, number: int, value: float, step: int) -> bool:
-        """Take an intermediate value; whether the trial is hopeless."""
-        trial = Trial(self.study, self._frozen(number)._trial_id)
+        """Take an intermediate value; whether the trial is hopeless. A resumed job tells the first ones again."""
+        frozen = self._frozen(number)
+        if step in frozen.intermediate_values:
+            return False
+        trial = Trial(self.study, frozen._trial_id)
         trial.report(value, step)
         return bool(trial.should_prune())
 
