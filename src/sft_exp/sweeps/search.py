@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from sft_exp import rundir
 from sft_exp.errors import ConfigError
 from sft_exp.machine import look
 from sft_exp.progress import python, show
 from sft_exp.request import Request
 from sft_exp.rules import sweep as rules
-from sft_exp.schema import Sweep
+from sft_exp.schema import Device, Sweep
 from sft_exp.sweeps import command, going_on, objective
 from sft_exp.sweeps import job as jobs
 from sft_exp.sweeps.job import Job
@@ -117,4 +118,11 @@ def last_words(trials: Trials) -> None:
     for trial in trials.study.best():
         found = ", ".join(f"{n} {v:.6g}" for n, v in zip(trials.settings.objective, trial.values, strict=True))
         show(f"best     {found} (job {trial.number})")
-        show(f"  {shlex.join([python(), '-m', 'sft_exp', *trial_words(trials.words, trial.params)])}")
+        words = [*trial_words(trials.words, trial.params), *threads(trials.jobs[trial.number])]
+        show(f"  {shlex.join([python(), '-m', 'sft_exp', *words])}")
+
+
+def threads(job: Job) -> list[str]:
+    """Threads of a job on the CPU: sums of floats depend on them, so the same value takes as many."""
+    hw = rundir.read_json(job.run.config)["hw"]
+    return [f"hw.threads={hw['threads']}"] if hw["device"] == Device.cpu.value else []
