@@ -2,12 +2,13 @@
 
     python benchmarks/memory.py --out memory.jsonl
     python benchmarks/memory.py --out memory24.jsonl --cap 24
+    python benchmarks/memory.py --out memory32.jsonl --cap 32 --jobs 4 --memory 130
 
 Each case is three optimizer steps through the command line, with random weights and rows that fill
 `dataset.max_length`. Cases that the file holds are left out, so a stopped benchmark goes on where it was. Runs share
 the card as long as their plans fit into it together (`--jobs`): torch counts the peak of each process by itself.
-`--cap` runs other cases, whose plans lie near 24 GiB, and gives every process so many GiB and no more, to see whether
-what is planned to fit does.
+`--cap` runs other cases, whose plans lie near 24 or 32 GiB, and gives every process so many GiB and no more, to see
+whether what is planned to fit does.
 """
 
 import argparse
@@ -33,7 +34,7 @@ LIMIT_S = 240
 """Seconds one run may take; the first DeepSpeed offload compiles its CPU Adam."""
 
 
-def overrides(case: Case, folder: Path, cap: float | None) -> list[str]:
+def overrides(case: Case, folder: Path, cap: int | None) -> list[str]:
     """Overrides of one case with its files; a cap in GiB also becomes the profile's memory."""
     words = [*case.overrides(), f"dataset.path={folder / rows_name(case)}", f"outputs={folder / case.name}"]
     if cap is not None:
@@ -64,7 +65,7 @@ class Running:
     started: float
 
 
-def start(case: Case, folder: Path, cap: float | None) -> Running:
+def start(case: Case, folder: Path, cap: int | None) -> Running:
     """Start one run with its output in a file."""
     log = folder / f"{case.name}.log"
     with log.open("wb") as out:
@@ -75,7 +76,7 @@ def start(case: Case, folder: Path, cap: float | None) -> Running:
     return Running(case, process, log, time.monotonic())
 
 
-def finish(run: Running, folder: Path, cap: float | None) -> dict[str, Any]:
+def finish(run: Running, folder: Path, cap: int | None) -> dict[str, Any]:
     """What became of a run; its folder, which holds whole models, is removed."""
     row: dict[str, Any] = {
         "name": run.case.name, "cap_gib": cap, "seconds": round(time.monotonic() - run.started, 1),
@@ -134,10 +135,10 @@ def ending(row: dict[str, Any]) -> str:
     return "out of memory" if row.get("out_of_memory") else "failed otherwise"
 
 
-def benchmark(out: Path, jobs: int, memory: float, deadline_s: float, cap: float | None) -> None:
+def benchmark(out: Path, jobs: int, memory: float, deadline_s: float, cap: int | None) -> None:
     """Run what is missing, several at a time, until done or out of time."""
     begun = time.monotonic()
-    cases = CASES if cap is None else CAPPED
+    cases = CASES if cap is None else CAPPED[cap]
     waiting = [case for case in cases if case.name not in known(out)]
     running: list[Running] = []
     with tempfile.TemporaryDirectory() as temporary:
@@ -178,7 +179,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=3, help="runs at a time")
     parser.add_argument("--memory", type=float, default=120, help="GiB that runs may share")
     parser.add_argument("--deadline", type=float, default=520, help="seconds after which nothing is started")
-    parser.add_argument("--cap", type=float, help="GiB that each process may use")
+    parser.add_argument("--cap", type=int, choices=sorted(CAPPED), help="GiB that each process may use")
     given = parser.parse_args()
     benchmark(given.out, given.jobs, given.memory, given.deadline, given.cap)
     summary(given.out)

@@ -95,7 +95,7 @@ def two_cards() -> Iterator[Point]:
 def _half_b(adapter: str, zero: str, micro: int) -> tuple[str, ...]:
     return (
         "model=qwen0.5b", f"adapter={adapter}", f"zero={zero}", f"train.micro_batch={micro}", "train.global_batch=16",
-        "dataset.max_length=1024", "model.attention=sdpa",
+        "dataset.max_length=1024", "model.attention=sdpa", "train.optimizer=adamw_torch",
     )  # fmt: skip
 
 
@@ -106,6 +106,8 @@ def runs() -> Iterator[Point]:
         row = json.loads(line)
         if "result" in row and row["cap_gib"] is None:
             overrides = (*row["overrides"], "model.attention=sdpa")
+            if not any(word.startswith("train.optimizer=") for word in overrides):
+                overrides += ("train.optimizer=adamw_torch",)  # the default when they were measured
             yield Point("sft_exp", row["name"], overrides, row["result"]["peak_memory_gib"])
 
 
@@ -136,7 +138,7 @@ def published() -> Iterator[Point]:
                 "model=tiny", *(f"model.shape.{key}={number}" for key, number in shape.items()), f"adapter={adapter}",
                 "adapter.r=64", "zero=0", "hw=h200", "train.micro_batch=1", "train.global_batch=8",
                 f"dataset.max_length={length}", "train.gradient_checkpointing=true", "model.attention=flex_attention",
-                "train.extra={label_smoothing_factor: 0.1}",
+                "train.extra={label_smoothing_factor: 0.1}", "train.optimizer=adamw_torch",
             )  # fmt: skip
             source = f"Qwen README, {adapter}"
             yield Point(source, f"{size} {adapter} 1 x {length}", overrides, value * 1e9 / GIB, whole=True)

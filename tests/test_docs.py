@@ -1,22 +1,29 @@
 """The documentation tells the truth: links lead somewhere, commands compose, and nothing that exists is left out."""
 
+import dataclasses
+import importlib.metadata
+import json
 import re
 import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from composing import GROUPS, options
-from sft_exp import cli, data_rows, explain, schema
+from composing import GROUPS, Compose, machine, options
+from sft_exp import chat, check, cli, data_rows, explain, merge, schema, zero
+from sft_exp.machine import Card
 from sft_exp.request import flatten, to_plain
+from sft_exp.resolve import resolve
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "sft_exp"
 FILES = [ROOT / name for name in ("README.md", "README.zh.md", "CHANGELOG.md", "CONTRIBUTING.md")]
 FILES += sorted((ROOT / "docs").glob("*.md"))
 DEFAULTS = flatten(to_plain(schema.Experiment()))
+DEEPSPEED = Path(str(importlib.metadata.distribution("deepspeed").locate_file("deepspeed")))
 OTHERS = {"dataset.fingerprint", "tracking.json"}
 """A tag and a file whose names look like configuration."""
 
@@ -39,7 +46,12 @@ def command_lines() -> list[str]:
 
 def commands() -> list[str]:
     """Those that compose something."""
-    return [line for line in command_lines() if "--help" not in line and "-m sft_exp data rows" not in line]
+    return [line for line in command_lines() if "--help" not in line and not about_a_run(line)]
+
+
+def about_a_run(line: str) -> bool:
+    """Whether the command has arguments of its own and composes nothing."""
+    return any(f"-m sft_exp {' '.join(name)} " in f"{line} " for name in cli.ABOUT_RUNS)
 
 
 def spans() -> Iterator[tuple[str, str]]:
@@ -91,6 +103,15 @@ def test_commands_about_rows_parse() -> None:
     assert {data_rows.arguments(words).step for words in typed} == {120, None}
 
 
+def test_commands_about_runs_parse() -> None:
+    for name, arguments in (("chat", chat.arguments), ("merge", merge.arguments)):
+        typed = [
+            shlex.split(line.partition(f"-m sft_exp {name}")[2]) for line in command_lines() if f" {name} " in line
+        ]
+        assert len(typed) > 1
+        assert {arguments(words).run for words in typed} == {"RUN"}
+
+
 def test_fields_and_options_in_sentences_exist() -> None:
     wrong = []
     for file, span in spans():
@@ -117,6 +138,52 @@ def test_every_option_is_listed() -> None:
         (group, name) for group in GROUPS if group != "train" for name in options(group) if f"`{name}`" not in text
     ]
     assert missing == []
+
+
+def test_every_deepspeed_value_is_listed(compose: Compose) -> None:
+    """The table of docs/deepspeed.md has every key and value of every stage, each with a name in DeepSpeed's source."""
+    stages = ("1", "2", "3", "2_offload", "3_offload")
+    made = {stage: flatten(_deepspeed(compose(f"zero={stage}").experiment.zero) or {}) for stage in stages}
+    assert sorted({"0", *stages}) == options("zero")
+    assert _deepspeed(compose("zero=0").experiment.zero) is None
+    keys = list(dict.fromkeys(key for stage in ("2", "3_offload", "2_offload") for key in made[stage]))
+    text = (ROOT / "docs" / "deepspeed.md").read_text(encoding="utf-8")
+    table = text.partition("<!-- values -->")[2].partition("<!-- end -->")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.strip().splitlines()]
+    assert rows[0][1:6] == [f"`zero={stage}`" for stage in stages]
+    assert sorted(row[0].strip("`") for row in rows[2:]) == sorted(keys)
+    why = text.partition("\nWhy:\n")[2].partition("\n## ")[0]
+    for key, *values, source in ((row[0].strip("`"), *row[1:]) for row in rows[2:]):
+        shown = [json.dumps(made[stage][key]) if key in made[stage] else "-" for stage in stages]
+        assert values == shown, key
+        assert f"`{key}`" in why, key
+        file, name = re.findall(r"`([^`]+)`", source)
+        assert re.search(rf"\b{name}\b", (DEEPSPEED / file).read_text(encoding="utf-8")), source
+
+
+def _deepspeed(settings: schema.Zero) -> dict[str, Any] | None:
+    return zero.config(settings, precision=schema.Precision.bf16, micro=2, accumulation=4, clip=1.0)
+
+
+def test_a_machine_of_ones_own_is_one_short_file(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every profile that the documentation shows: at most 15 lines; the whole one is checked on its machine."""
+    written(here)
+    shown = sorted((here / "my_conf" / "hw").glob("*.yaml"))
+    assert "a6000x2" in [file.stem for file in shown]
+    assert [file.name for file in shown if len(file.read_text().splitlines()) > 15] == []
+    typed = ["--config-dir", "my_conf", "hw=a6000x2", "model=tiny", "tracking=none"]
+    monkeypatch.setattr(sys, "argv", ["sft_exp", *typed])
+    [request], _ = cli.compose(typed)
+    card = Card(index=0, name="NVIDIA RTX A6000", capability=8.6, memory_gib=47.5)
+    cards = [dataclasses.replace(card, index=index) for index in range(2)]
+    right = dataclasses.replace(machine("4090"), cards=cards)
+    experiment = resolve(request.experiment, right)
+    assert (experiment.hw.processes, experiment.hw.devices, experiment.hw.threads) == (2, [0, 1], 8)
+    assert check.check(experiment, right).problems == []
+    wrong = machine("h200", 2)
+    [line] = check.check(resolve(request.experiment, wrong), wrong).problems
+    assert "hw=a6000x2 describes cards of compute capability 8.6" in line
+    assert "use hw=h200x2" in line
 
 
 def test_every_verdict_and_metric_is_explained() -> None:

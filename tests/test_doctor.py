@@ -1,4 +1,4 @@
-"""The doctor's lines, each with its fault produced or its input faked where it is read; and the command itself."""
+"""Lines of the doctor, each with its fault (the list is in test_doctor_faults.py), and the command itself."""
 
 import json
 import os

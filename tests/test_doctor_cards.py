@@ -90,6 +90,18 @@ def test_a_card_that_is_used(monkeypatch: pytest.MonkeyPatch, here: Path) -> Non
     assert line.advice == "take idle cards with 'hw.devices=[0, 2, 3]'"
 
 
+def test_a_card_without_room(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
+    """Others leave 4 GiB, and the run needs more."""
+    used = types.SimpleNamespace(total=24 * GIB, free=4 * GIB)
+    fake_nvml(monkeypatch, 4, memory=used)
+    experiment = resolved("model=qwen0.5b", "hw=4090x1", on=FOUR)
+    [_, line] = cards.lines(experiment, FOUR, nvml.read())
+    assert (line.name, line.state) == ("memory in use", State.fail)
+    assert line.found.startswith("card 0 has 4.0 of 24.0 GiB free and this run needs about ")
+    assert line.advice == "wait, or ask who started it, or start it anyway with hw.memory_check=false"
+    assert len(cards.lines(resolved("model=tiny", "hw=4090x1", on=FOUR), FOUR, nvml.read())) == 1
+
+
 def test_a_user_in_another_container(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
     hidden = types.SimpleNamespace(total=24 * GIB, free=4 * GIB)
     fake_nvml(monkeypatch, 4, memory=hidden, processes=Refused())

@@ -1,5 +1,6 @@
 """Real runs on an NVIDIA GPU, through the command line. Run them with `pytest -m gpu` on a machine that has one."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -73,3 +74,25 @@ def test_doctor(tmp_path: Path) -> None:
     assert states["kernels"] == "ok", done.stdout
     assert states["pinned memory"] == "ok", done.stdout
     assert states["all-reduce"] == ("ok" if len(look().usable()) > 1 else "skip"), done.stdout
+
+
+@pytest.mark.parametrize(
+    ("adapter", "zero"),
+    [("full", "0"), ("full", "2"), ("full", "3"), *itertools.product(("lora", "qlora"), ("0", "2"))],
+)
+def test_added_tokens_are_trained_saved_and_reopened(tmp_path: Path, adapter: str, zero: str) -> None:
+    """The part of tests/test_matrix.py that differs on a card: bf16, 4-bit kernels, DeepSpeed's own placement."""
+    base = tmp_path / "base"
+    train(tmp_path / "first", "model=tiny", "hw=h200", "train.max_steps=1")
+    (found,) = (tmp_path / "first").glob("*/*/model")
+    found.rename(base)
+    data = tmp_path / "rows.jsonl"
+    rows = [{"prompt": f"{at}", "completion": f"<chunk>It is {at}.</chunk>"} for at in range(40)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result, _ = train(
+        tmp_path / "second", "model=tiny", "model.weights=pretrained", f"model.path={base}", "hw=h200",
+        f"adapter={adapter}", f"zero={zero}", 'model.special_tokens=["<chunk>","</chunk>"]', "dataset=jsonl",
+        f"dataset.path={data}", "train.global_batch=8", "train.max_steps=4", "train.learning_rate=1e-3",
+    )  # fmt: skip
+    assert result["problems"] == [] and result["saved_tensors"] > 0 and result["not_finite"] == 0
+    assert float(result["new_rows_moved_min"]) > 1e-3

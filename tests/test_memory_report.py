@@ -43,7 +43,8 @@ def test_planned_beside_measured(experiment: Experiment, here: Path) -> None:
     assert result["planned_memory_gib"] == pytest.approx(planned.allocated_gib, abs=0.001)
     assert result["memory_error"] == pytest.approx(1 / 0.9 - 1, abs=1e-4)
     assert ("planned memory", f"{planned.allocated_gib:.2f} GiB (+11.1% off)") in progress.table(result)
-    assert {"planned_memory_gib", "memory_error"} < set(SUMMARY)
+    assert result["memory_error_percent"] == pytest.approx(11.11)
+    assert {"planned_memory_gib", "memory_error", "memory_error_percent"} < set(SUMMARY)
 
 
 def test_nothing_is_compared_on_the_cpu(here: Path) -> None:

@@ -107,3 +107,19 @@ def test_tracking_uri(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolved("hw=cpu").tracking.uri == "http://server:5000"
     assert resolved("hw=cpu", "tracking.uri=sqlite:////x.db").tracking.uri == "sqlite:////x.db"
     assert resolved("hw=cpu", "tracking=none").tracking.uri is None
+
+
+@pytest.mark.parametrize(
+    ("typed", "on", "expected"),
+    [
+        ("model=tiny hw=cpu", NO_CARDS, "adamw_torch_fused"),
+        ("model=tiny hw=4090x4 zero=2", machine("4090", 4), "adamw_torch_fused"),
+        ("model=tiny hw=v100", machine("v100"), "adamw_torch"),
+        ("model=tiny hw=v100 zero=2", machine("v100"), "adamw_torch_fused"),
+        ("model=tiny hw=v100 train.precision=fp32", machine("v100"), "adamw_torch_fused"),
+        ("model=tiny hw=cpu train.optimizer=sgd", NO_CARDS, "sgd"),
+    ],
+)
+def test_optimizer(here: Path, typed: str, on: Machine, expected: str) -> None:
+    """The fused one hides steps that torch's own scaler leaves out, so not with it."""
+    assert resolved(*typed.split(), on=on).train.optimizer == expected

@@ -165,7 +165,12 @@ def test_other_launchers(tmp_path: Path, single: Path, launcher: str, zero: str)
         ("adapter=lora", "hw=cpu2", "zero=3"),
         ("adapter=qlora", "hw=cpu"),
         ("adapter=qlora", "hw=cpu2", "zero=3"),
-        ("adapter=lora", "hw=cpu", 'model.special_tokens=["<chunk>","</chunk>"]', "train.gradient_checkpointing=true"),
+        (
+            "adapter=lora",
+            "hw=cpu",
+            'model.special_tokens=["<|im_start|>","<|im_end|>"]',
+            "train.gradient_checkpointing=true",
+        ),
     ],
     ids=" ".join,
 )

@@ -42,7 +42,9 @@ HERE: dict[str, tuple[str, str, Machine]] = {
     "model.revision": ("model=tiny model.trust_remote_code=true", COMMIT, NO_CARDS),
     "model.trust_remote_code": ("model=tiny", "true", NO_CARDS),
     "model.chat_template": ("model=tiny", "no.jinja", NO_CARDS),
-    "model.special_tokens": ("model=tiny zero=3", "[<a>]", NO_CARDS),
+    "model.special_tokens": ("model=tiny", "[<a>,<a>]", NO_CARDS),
+    "model.token_descriptions": ("model=tiny", "{a: b}", NO_CARDS),
+    "model.train_special_tokens": ("model=tiny", "false", NO_CARDS),
     "model.dtype": ("model=tiny", "bfloat16", NO_CARDS),
     "model.attention": ("model=tiny hw=cpu", "flex_attention", NO_CARDS),
     **{
@@ -72,6 +74,7 @@ HERE: dict[str, tuple[str, str, Machine]] = {
     "zero.pin_memory": ("model=tiny zero=2_offload", "true", NO_CARDS),
     "zero.reduce_bucket_size": ("model=tiny zero=1", "1000", NO_CARDS),
     "zero.allgather_bucket_size": ("model=tiny zero=1", "1000", NO_CARDS),
+    "zero.json": ("model=tiny zero=1", "none.json", NO_CARDS),
     "zero.extra": ("model=tiny zero=1", "{a: 1}", NO_CARDS),
     "hw.name": ("model=tiny hw=h200", "mine", NO_CARDS),
     "hw.device": ("model=tiny", "cpu", GPUS),
@@ -88,6 +91,16 @@ HERE: dict[str, tuple[str, str, Machine]] = {
     "train.scheduler": ("model=tiny", "cosin", NO_CARDS),
     "train.early_stopping": ("model=tiny", "1", NO_CARDS),
     "train.sample_tokens": ("model=tiny", "0", NO_CARDS),
+    "dataset.train_end": ("model=tiny dataset.loss=all", "false", NO_CARDS),
+    "eval.probes": ("model=tiny eval.stop_degenerate=true", "false", NO_CARDS),
+    "eval.prompts": ("model=tiny", "none.txt", NO_CARDS),
+    "eval.metrics": ("model=tiny", "[math:pi]", NO_CARDS),
+    "eval.stop_degenerate": ("model=tiny eval.probes=false", "true", NO_CARDS),
+    **{
+        f"eval.{name}": ("model=tiny", "-1", NO_CARDS)
+        for name in ("count", "tokens", "batch", "every", "budget", "answers")
+    },
+    **{f"eval.limits.{field.name}": ("model=tiny", "-1", NO_CARDS) for field in dataclasses.fields(schema.Limits)},
     "tracking.kind": ("model=tiny tracking.uri=sqlite:////a.db", "none", NO_CARDS),
     "tracking.uri": ("model=tiny", "file:///a", NO_CARDS),
     "name": ("model=tiny", "mine", NO_CARDS),

@@ -2,10 +2,11 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from composing import Compose
+from composing import resolved
 from sft_exp.worker import not_needed
 
 
@@ -19,8 +20,8 @@ from sft_exp.worker import not_needed
         (("adapter=qlora", "zero=2"), []),
     ],
 )
-def test_libraries_that_are_left_out(compose: Compose, overrides: tuple[str, ...], expected: list[str]) -> None:
-    assert not_needed(compose(*overrides).experiment) == expected
+def test_libraries_that_are_left_out(here: Path, overrides: tuple[str, ...], expected: list[str]) -> None:
+    assert not_needed(resolved(*overrides)) == expected
 
 
 @pytest.mark.slow

@@ -11,10 +11,17 @@ from typing import Any
 import pytest
 
 from composing import Compose, options
-from sft_exp import zero
+from sft_exp import zero, zero_conflicts, zero_file
+from sft_exp.request import flatten
 from sft_exp.schema import Precision, Zero
 
 GOLDEN = Path(__file__).parent / "deepspeed"
+TUNING = {
+    "fp16.initial_scale_power", "fp16.loss_scale_window", "steps_per_print", "wall_clock_breakdown",
+    "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer", "zero_optimization.overlap_comm",
+    "zero_optimization.contiguous_gradients", "zero_optimization.stage3_prefetch_bucket_size",
+}  # fmt: skip
+"""Keys of ours that change speed and nothing else that the run has set."""
 
 
 def config(settings: Zero, precision: Precision = Precision.bf16) -> dict[str, Any]:
@@ -84,32 +91,18 @@ def test_extra_is_merged_block_by_block() -> None:
     made, plain = config(settings), config(Zero(stage=2))
     assert made["zero_optimization"] == {**plain["zero_optimization"], "overlap_comm": False}
     assert (made["steps_per_print"], made["new"]) == (5, {"a": 1})
-    assert zero.conflicts(settings) == []
     assert settings.extra["zero_optimization"] == {"overlap_comm": False}
 
 
 def test_merge_leaves_its_arguments_alone() -> None:
     base: dict[str, Any] = {"a": {"b": 1}, "c": 2}
     extra: dict[str, Any] = {"a": {"d": 3}, "c": {"e": 4}}
-    assert zero.merge(base, extra) == {"a": {"b": 1, "d": 3}, "c": {"e": 4}}
+    assert zero_file.merge(base, extra) == {"a": {"b": 1, "d": 3}, "c": {"e": 4}}
     assert (base, extra) == ({"a": {"b": 1}, "c": 2}, {"a": {"d": 3}, "c": {"e": 4}})
 
 
-@pytest.mark.parametrize("key", zero.OWNED)
-def test_conflicts(key: str) -> None:
-    [line] = zero.conflicts(Zero(stage=2, extra={key: 1}))
-    assert f"zero.extra.{key}" in line
-
-
-@pytest.mark.parametrize("key", zero.OWNED_ZERO)
-def test_conflicts_in_the_block(key: str) -> None:
-    [line] = zero.conflicts(Zero(stage=2, extra={"zero_optimization": {key: 1}}))
-    assert f"zero.extra.zero_optimization.{key}" in line
-
-
-@pytest.mark.parametrize("stage", [1, 2, 3])
-def test_everything_that_follows_from_the_run_is_owned(stage: int) -> None:
+@pytest.mark.parametrize("option", [option for option in options("zero") if option != "0"])
+def test_everything_that_follows_from_the_run_is_owned(compose: Compose, option: str) -> None:
     """A key of ours that a user could overwrite is one of those that only tune."""
-    tuning = {"zero_optimization", "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer", "steps_per_print",
-              "wall_clock_breakdown"}  # fmt: skip
-    assert config(Zero(stage=stage)).keys() <= tuning | set(zero.OWNED)
+    made = flatten(config(compose(f"zero={option}").experiment.zero))
+    assert made.keys() <= TUNING | zero_conflicts.OWNED.keys()

@@ -1,14 +1,18 @@
 """Low-rank adapters: their configuration, 4-bit base weights, and the precision of what is trained."""
 
+import functools
+
 import peft
+import torch
+from peft.tuners.trainable_tokens import TrainableTokensLayer
 from peft.utils.other import TrainableTokensWrapper
 from torch import nn
 from transformers import BitsAndBytesConfig, PreTrainedModel
-from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.pytorch_utils import Conv1D
 
 from sft_exp import targets
 from sft_exp.errors import ConfigError
+from sft_exp.random_weights import whole
 from sft_exp.schema import Adapter, AdapterKind
 
 
@@ -49,6 +53,16 @@ def keep_trainable_float32(model: nn.Module) -> None:
             parameter.data = parameter.data.float()
 
 
+def save_factors_only(model: nn.Module) -> None:
+    """Keep PEFT from saving whole embedding matrices beside an adapter.
+
+    It does so where the matrices have grown, and then nothing loads the adapter: the padded rows do not fit. The rows
+    of added tokens are saved by themselves.
+    """
+    if isinstance(model, peft.PeftModel):
+        model.save_pretrained = functools.partial(model.save_pretrained, save_embedding_layers=False)
+
+
 def linear_names(model: PreTrainedModel) -> list[str]:
     """Names that `adapter.target_modules` may hold; the output head cannot carry an adapter in TRL."""
     head = model.get_output_embeddings()
@@ -69,10 +83,14 @@ def _targets(adapter: Adapter, model: PreTrainedModel) -> str | list[str]:
     return names
 
 
+def _collect(layer: TrainableTokensLayer, weight: torch.Tensor, rows: list[int], _: int) -> torch.Tensor:
+    """Rows of a matrix that ZeRO-3 has split, on any device: PEFT 0.21 looks for a CUDA card."""
+    with whole(weight), torch.no_grad():
+        return weight[rows].clone()
+
+
 def _token_rows(model: PreTrainedModel, ids: list[int]) -> dict[str, list[int]]:
     """Rows to train in the input matrix and, where it is a matrix of its own, in the output head."""
-    if is_deepspeed_zero3_enabled():
-        raise ConfigError("model.special_tokens with a LoRA adapter cannot be trained under zero=3: use zero=2.")
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     if head.bias is not None:
         raise ConfigError(
@@ -82,5 +100,6 @@ def _token_rows(model: PreTrainedModel, ids: list[int]) -> dict[str, list[int]]:
     # TRL's fused loss reads `lm_head.weight` and `lm_head.bias`, and PEFT's wrapper of a head has no `bias`
     # (trl 1.16, peft 0.21). The head has none either, so None is the true value.
     TrainableTokensWrapper.bias = None
+    TrainableTokensLayer._collect_token_weights = _collect
     modules = [embedding] if head.weight is embedding.weight else [embedding, head]
     return {name.rpartition(".")[2]: ids for name, module in model.named_modules() if module in modules}

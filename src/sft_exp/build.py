@@ -37,7 +37,7 @@ def build(
     """Write the rows of all sources; the side of a row is decided when all are known."""
     if config.streaming:  # the others are read while training
         sources = [replace(source, limit=min(source.limit or HEAD, HEAD)) for source in sources]
-    encoder = Encoder(tokenizer, max_length=config.max_length, loss=config.loss)
+    encoder = Encoder(tokenizer, max_length=config.max_length, loss=config.loss, train_end=config.train_end)
     report = new_report(fingerprint, config, sources, encoder)
     tally, sample = Tally(report), language.Sample()
     everything = folder / "all.arrow"
@@ -83,6 +83,8 @@ def new_report(fingerprint: str, config: Dataset, sources: Sequence[Source], enc
         split_marks=list(encoder.marks.in_pieces),
         end_text=encoder.marks.end_text,
         end_token=encoder.marks.end_token,
+        text_end=encoder.marks.eos,
+        control_tokens=encoder.control_tokens,
     )
 
 

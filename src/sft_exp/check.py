@@ -11,11 +11,13 @@ from sft_exp.rules import (
     adapter,
     blank,
     dataset,
+    evaluation,
     hw,
     machine,
     memory,
     model,
     precision,
+    tokens,
     tracking,
     train,
     warnings,
@@ -34,13 +36,13 @@ class Findings:
 
 def check(experiment: Experiment, found: Machine, *, plan: bool = False) -> Findings:
     """Every problem and warning of a resolved experiment; `plan` leaves out what concerns only this machine."""
-    rules = (blank, model, dataset, adapter, zero, hw, precision, train, tracking)
+    rules = (blank, model, tokens, dataset, adapter, zero, hw, precision, train, tracking, evaluation)
     problems = [sentence for rule in rules for sentence in rule.problems(experiment)]
     if not plan:
         problems += machine.problems(experiment, found)
         # What is wrong otherwise may be why the plan is what it is.
         problems += [] if problems else memory.problems(experiment)
-    noted = [*warnings.warnings(experiment), *memory.warnings(experiment)]
+    noted = [*warnings.warnings(experiment), *tokens.warnings(experiment), *memory.warnings(experiment)]
     return Findings(problems, noted if plan else [*noted, *machine.warnings(experiment, found)])
 
 

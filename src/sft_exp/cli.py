@@ -19,9 +19,12 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from sft_exp import (
+    chat,
     data,
     data_rows,
     explain,
+    launch_command,
+    merge,
     own_files,
     plan,
     plan_table,
@@ -42,6 +45,7 @@ from sft_exp.sweeps import command as sweep
 COMMANDS: dict[str, Callable[[Request], object]] = {
     "train": run.run,
     "plan": plan.show,
+    "launch-command": launch_command.show,
     "data": data.show,
     "doctor": doctor.show,
     "ui": ui.serve,
@@ -51,6 +55,8 @@ ABOUT_RUNS: dict[tuple[str, ...], Callable[[list[str]], None]] = {
     ("data", "rows"): data_rows.show,
     ("compare",): compare.show,
     ("rerun",): rerun.show,
+    ("chat",): chat.show,
+    ("merge",): merge.show,
 }
 """Commands about a finished run, with arguments of their own: nothing to compose."""
 NAMES = [*COMMANDS, *(name[0] for name in ABOUT_RUNS if name[0] not in COMMANDS)]

@@ -7,9 +7,9 @@ from sft_exp.errors import ConfigError
 from sft_exp.machine import look
 from sft_exp.preview import on_terminal
 from sft_exp.request import Request, to_plain
-from sft_exp.rules import blank, dataset, model
+from sft_exp.rules import blank, dataset, model, tokens
 
-RULES = (blank, model, dataset)
+RULES = (blank, model, tokens, dataset)
 
 
 def show(request: Request) -> None:

@@ -84,6 +84,11 @@ def _content(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if data["split_marks"]:
         marks = ", ".join(data["split_marks"])
         yield "marks", f"the chat template writes {marks}, which the tokenizer cuts in pieces: does it fit the model?"
+    for token, times in data.get("added_tokens", {}).items():
+        only = "" if times["trained"] else ": the model learns to read it, not to write it"
+        yield "added", f"{token} {times['there']:,} times in the training rows, {times['trained']:,} trained{only}"
+    if data.get("base_model"):
+        yield "base", data["base_model"]
     if data["control_text_rows"]:
         yield "control", f"{data['control_text_rows']:,} rows hold names of control tokens, which are tokenised as text"
     if data["think_blocks_in_rows"]:

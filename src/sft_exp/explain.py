@@ -57,6 +57,7 @@ def known_keys() -> list[str]:
 
 MIXTURE = "dataset.mixture."
 OPEN = (
+    "model.token_descriptions.",
     "train.extra.",
     "train.scheduler_args.",
     "zero.extra.",

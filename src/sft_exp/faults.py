@@ -21,7 +21,7 @@ def write(run: RunDir, process: str, error: BaseException) -> None:
         "time": time.time(),
         "mistake": mistake,
         "message": str(error) if isinstance(error, SftExpError) else f"{type(error).__name__}: {error}",
-        "traceback": "" if mistake else "".join(traceback.format_exception(error)),
+        "traceback": "" if isinstance(error, SftExpError) else "".join(traceback.format_exception(error)),
     }
     rundir.write_json(run.faults / f"{process}.json", fault)
 

@@ -23,7 +23,9 @@ def resolve(hw: Hw, machine: Machine, global_batch: int) -> Hw:
         device = Device.cuda if cards else Device.cpu
     if hw.name == "auto" and device is Device.cuda and cards:
         hw = _from_cards(hw, machine)
-    processes = _processes(hw, machine, device, global_batch) if hw.processes is None else hw.processes
+    processes = (
+        _processes(hw, machine, device, global_batch // max(1, hw.machines)) if hw.processes is None else hw.processes
+    )
     precision = _precision(hw) if device is Device.cuda else Precision.fp32
     threads = max(1, machine.cores // max(1, processes)) if hw.threads is None else hw.threads
     devices = hw.devices

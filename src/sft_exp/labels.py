@@ -86,13 +86,16 @@ def encode(conversation: Conversation, tokenizer: "PreTrainedTokenizerBase", *, 
 class Encoder:
     """Encodes conversations with one tokenizer and its chat template."""
 
-    def __init__(self, tokenizer: "PreTrainedTokenizerBase", *, max_length: int, loss: Loss) -> None:
+    def __init__(
+        self, tokenizer: "PreTrainedTokenizerBase", *, max_length: int, loss: Loss, train_end: bool = True
+    ) -> None:
         if not tokenizer.is_fast:
             raise ConfigError(
                 "the tokenizer has no tokenizer.json, which offsets need: set model.tokenizer to one with it."
             )
         self._max_length = max_length
         self._loss = loss
+        self._train_end = train_end
         self._tokeniser = Tokeniser(tokenizer.backend_tokenizer)
         self._template = ChatTemplate(tokenizer) if tokenizer.chat_template else None
         self.marks = find_marks(tokenizer, self._tokeniser.backend, self._template)
@@ -101,6 +104,12 @@ class Encoder:
     def added_system(self) -> str:
         """System prompt that the chat template writes for conversations that have none."""
         return self._template.added_system if self._template else ""
+
+    @property
+    def control_tokens(self) -> list[str]:
+        """Control tokens that the chat template writes."""
+        control = self.marks.control
+        return list(dict.fromkeys(control.findall(self._template.written))) if control and self._template else []
 
     def encode(self, conversations: Sequence[Conversation]) -> list[Result]:
         """Encode each, or say why not."""
@@ -116,6 +125,8 @@ class Encoder:
 
     def _label(self, layout: Layout, ids: list[int], spans: Ranges) -> Encoded | BadRow:
         limit = self._max_length
+        if not self._train_end:
+            spans = [(first, after - (ids[after - 1] == layout.end)) for first, after in spans]
         trained = apart(spans) if self._loss is Loss.assistant else [(0, len(ids))]
         if not count(trained, len(ids)):
             return BadRow("no_trainable_token", "no token of it would be trained")

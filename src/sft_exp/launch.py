@@ -25,17 +25,20 @@ GRACE_S = 20.0
 """Seconds the ranks have to end after a signal before they are killed."""
 PRUNE = signal.SIGUSR1
 """Signal by which a sweep ends a job that its search has given up."""
+PLAN_PORT = 29500
+"""Port shown where nothing is started."""
 AFTERMATH_S = 10.0
 """Seconds the launcher has to end by itself after a rank has reported a fault."""
 
 
 def command(
-    experiment: Experiment, folder: Path, port: int, python: str = sys.executable, module: str = "sft_exp.worker"
-) -> list[str]:
-    """Command line that starts all ranks of `module`; a rank is told its run folder and nothing else."""
+    experiment: Experiment, folder: Path, port: int, python: str = sys.executable, module: str = "sft_exp.worker",
+    number: int = 0,
+) -> list[str]:  # fmt: skip
+    """Command line that starts the ranks of `module` on machine `number`; a rank is told its run folder only."""
     worker = [module, str(folder)]
     count = experiment.hw.processes or 1
-    if count == 1:
+    if experiment.hw.ranks == 1:
         return [python, "-m", *worker]
     launcher = experiment.hw.launcher
     if launcher is Launcher.deepspeed:
@@ -55,9 +58,19 @@ def command(
             "--main_process_port", str(port), "--module", *worker,
         ]  # fmt: skip
     return [
-        python, "-m", "torch.distributed.run", "--nnodes", "1", "--nproc-per-node", str(count),
-        "--master-addr", "127.0.0.1", "--master-port", str(port), "--module", *worker,
+        python, "-m", "torch.distributed.run", *_nodes(experiment, number), "--nproc-per-node", str(count),
+        "--master-addr", _first(experiment), "--master-port", str(port), "--module", *worker,
     ]  # fmt: skip
+
+
+def _nodes(experiment: Experiment, number: int) -> list[str]:
+    count = experiment.hw.machines
+    return ["--nnodes", str(count), *(["--node-rank", str(number)] if count > 1 else [])]
+
+
+def _first(experiment: Experiment) -> str:
+    hw = experiment.hw
+    return hw.rendezvous.rpartition(":")[0] if hw.machines > 1 and hw.rendezvous else "127.0.0.1"
 
 
 def environment(experiment: Experiment, base: Mapping[str, str], port: int) -> dict[str, str]:
@@ -78,7 +91,7 @@ def added(experiment: Experiment, base: Mapping[str, str], port: int) -> dict[st
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{base.get('PATH', '')}",
         **hw.env,
     }
-    if (hw.processes or 1) == 1:
+    if hw.ranks == 1:
         # DeepSpeed in one process looks for MPI unless it finds a complete rendezvous.
         extra |= {
             "RANK": "0",
@@ -89,7 +102,7 @@ def added(experiment: Experiment, base: Mapping[str, str], port: int) -> dict[st
         }
     if hw.device is Device.cpu:
         extra |= {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
-    elif hw.launcher is not Launcher.deepspeed or (hw.processes or 1) == 1:
+    elif hw.launcher is not Launcher.deepspeed or hw.ranks == 1:
         extra["CUDA_VISIBLE_DEVICES"] = visible(experiment, base)
     if hw.device is Device.cuda:
         # CUDA numbers the fastest card first unless told to count as the driver, nvidia-smi and `hw.devices` do.

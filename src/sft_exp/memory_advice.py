@@ -13,6 +13,7 @@ LORA = Adapter(kind=AdapterKind.lora, r=16, alpha=32, dropout=0.0, target_module
 QLORA = dataclasses.replace(LORA, kind=AdapterKind.qlora, quant_type="nf4", double_quant=True)
 """conf/adapter/lora.yaml and qlora.yaml; a test compares them."""
 FOREACH, FUSED = "adamw_torch", "adamw_torch_fused"
+FUSED_PRICE = "the same update in one kernel; steps that fp16 skips are not counted"
 SMALLER_MICRO, CHECKPOINTING = 1.05, 1.33
 """How many times slower: per halving of the micro batch, and recomputing activations."""
 
@@ -74,7 +75,7 @@ def _ways(experiment: Experiment) -> Iterator[Step]:
     """The run as it is, with more sharding, with an adapter, with offload."""
     yield (), experiment
     zero, full = experiment.zero, experiment.adapter.kind is AdapterKind.full
-    if (experiment.hw.processes or 1) > 1:
+    if experiment.hw.ranks > 1:
         for stage, cost, price in (
             (2, 1.1, "gradients and optimizer sharded, about 5 % slower"),
             (3, 2.0, "weights sharded too, about half the speed"),
@@ -106,7 +107,7 @@ def _loops(experiment: Experiment) -> Iterator[Step]:
         changes: list[Change] = []
         changed: Train = train
         if fuse:
-            changes.append(Change(f"train.optimizer={FUSED}", "the same update in one kernel", 1.001))
+            changes.append(Change(f"train.optimizer={FUSED}", FUSED_PRICE, 1.001))
             changed = dataclasses.replace(changed, optimizer=FUSED)
         if size < micro:
             cost = SMALLER_MICRO ** ((micro // size).bit_length() - 1)
@@ -134,10 +135,19 @@ def _with_adapter(experiment: Experiment, adapter: Adapter, price: str, cost: fl
 
 
 def _retyped(before: Experiment, after: Experiment) -> Experiment:
-    """Weights in the type that `auto` takes for the changed run, unless another one had been asked for."""
-    automatic = dataclasses.replace(before.model, dtype=Dtype.auto)
+    """Type of the weights and optimizer that `auto` takes for the changed run, unless others had been asked for."""
     precision = before.train.precision
-    if resolve.dtype(dataclasses.replace(before, model=automatic), precision) is not before.model.dtype:
-        return after
-    dtype = resolve.dtype(dataclasses.replace(after, model=automatic), precision)
-    return dataclasses.replace(after, model=dataclasses.replace(after.model, dtype=dtype))
+    old, new = _automatic(before), _automatic(after)
+    model, train = after.model, after.train
+    if resolve.dtype(old, precision) is before.model.dtype:
+        model = dataclasses.replace(model, dtype=resolve.dtype(new, precision))
+    if resolve.optimizer(old, precision) == before.train.optimizer:
+        train = dataclasses.replace(train, optimizer=resolve.optimizer(new, precision))
+    return dataclasses.replace(after, model=model, train=train)
+
+
+def _automatic(experiment: Experiment) -> Experiment:
+    """The experiment with `auto` where it decides."""
+    model = dataclasses.replace(experiment.model, dtype=Dtype.auto)
+    train = dataclasses.replace(experiment.train, optimizer=resolve.AUTO)
+    return dataclasses.replace(experiment, model=model, train=train)

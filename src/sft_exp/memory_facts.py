@@ -36,6 +36,9 @@ class Facts:
     offload_optimizer: bool
     offload_param: bool
     ranks: int
+    """On all machines."""
+    local: int
+    """Ranks on one machine."""
     micro: int
     length: int
     accumulates: bool
@@ -82,7 +85,7 @@ def facts(experiment: Experiment) -> Facts | None:
     if sizes.missing(shape):
         return None
     full, stage = experiment.adapter.kind is AdapterKind.full, zero.stage
-    micro, ranks = train.micro_batch or 1, experiment.hw.processes or 1
+    micro, ranks = train.micro_batch or 1, experiment.hw.ranks
     half = train.precision in (Precision.bf16, Precision.fp16)
     weight_bytes = WEIGHT_BYTES[experiment.model.dtype]
     if stage > 0 and half:
@@ -97,7 +100,7 @@ def facts(experiment: Experiment) -> Facts | None:
         linear=layers * (2 * hidden * hidden + 2 * hidden * key_value + 3 * hidden * inner),
         kind=experiment.adapter.kind, rank=0 if full else experiment.adapter.r or 0, stage=stage,
         offload_optimizer=zero.offload_optimizer, offload_param=zero.offload_param,
-        ranks=ranks, micro=micro, length=experiment.dataset.max_length,
+        ranks=ranks, local=experiment.hw.processes or 1, micro=micro, length=experiment.dataset.max_length,
         accumulates=train.global_batch > micro * ranks,
         weight_bytes=weight_bytes, compute_bytes=2 if half else 4,
         autocast=half and stage == 0 and weight_bytes == 4,

@@ -11,9 +11,9 @@ PROCESS_BYTES = 3 * 2**30
 def host(experiment: Experiment, f: Facts) -> dict[str, float]:
     """Bytes by component; loading ends before offloaded state is made, so only the larger of both counts."""
     state = offloaded(f)
-    loading = f.ranks * _loading(experiment, f)
+    loading = f.local * _loading(experiment, f)
     kind = "pinned" if experiment.zero.pin_memory else "pageable"
-    parts = {"processes": float(f.ranks * PROCESS_BYTES)}
+    parts = {"processes": float(f.local * PROCESS_BYTES)}
     if state:
         parts[f"offloaded state, {kind}"] = state
     if loading > state:
@@ -22,8 +22,8 @@ def host(experiment: Experiment, f: Facts) -> dict[str, float]:
 
 
 def offloaded(f: Facts) -> float:
-    """Bytes of optimizer state and parameters that offload keeps there, over all ranks."""
-    return f.ranks * (_optimizer(f) + _parameters(f))
+    """Bytes of optimizer state and parameters that offload keeps there, over the ranks of one machine."""
+    return f.local * (_optimizer(f) + _parameters(f))
 
 
 def _optimizer(f: Facts) -> float:

@@ -51,10 +51,11 @@ def record(experiment: Experiment) -> dict[str, Any] | None:
 
 
 def compare(experiment: Experiment, run: RunDir) -> None:
-    """Write what was planned for torch's allocator, and the plan's error as a share, into `result.json`."""
+    """Write what was planned for torch's allocator, and the plan's error, into `result.json`."""
     plan, result = memory.plan(experiment), rundir.read_json(run.result)
     if plan is None or not result.get("peak_memory_gib"):
         return
     result["planned_memory_gib"] = round(plan.allocated_gib, 3)
     result["memory_error"] = round(plan.allocated_gib / float(result["peak_memory_gib"]) - 1, 4)
+    result["memory_error_percent"] = round(100 * result["memory_error"], 2)
     rundir.write_json(run.result, result)

@@ -149,6 +149,8 @@ def step(f: Facts) -> float:
     part = f.trained / shards(f)
     sub_group = min(part, SUB_GROUP) if f.stage == 3 else part
     update = sub_group * ((4 if f.stage > 0 else 0) + step_bytes(f))
-    if f.stage not in (1, 2):
+    if f.stage == 3:  # flattens in 16 bit too, one sub-group after the other (`_prepare_fp32_grad_for_sub_group`)
+        return max(update, sub_group * (f.factor_bytes + 4))
+    if f.stage == 0:
         return update
     return max(update - (0 if f.full else gradients(f)), part * (f.factor_bytes + 4))

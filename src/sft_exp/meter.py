@@ -24,9 +24,13 @@ class Meter:
         self._since = time.perf_counter()
         self._left_out = 0.0
 
+        self._peaks = (0, 0)
+        """Bytes allocated and reserved on the card at their highest, of what is over."""
+
     def start(self) -> None:
         """Begin the first interval."""
         self._since, self._left_out = time.perf_counter(), 0.0
+        self._peaks = (0, 0)
 
     def count(self, inputs: dict[str, Any]) -> None:
         """Add one forward pass. Stays on the device: reading a number here would stall a GPU at each step."""
@@ -46,6 +50,33 @@ class Meter:
         yield
         self._left_out += time.perf_counter() - begun
 
+    @contextmanager
+    def own_peak(self) -> Iterator[None]:
+        """A card's memory taken in here does not count as training's; a process's peak on the CPU cannot be reset."""
+        if self.device.type != "cuda":
+            yield
+            return
+        self._peaks = self.peaks()
+        yield
+        torch.cuda.empty_cache()  # the next steps want other sizes
+        torch.cuda.reset_peak_memory_stats(self.device)
+
+    def peaks(self) -> tuple[int, int]:
+        """Bytes that torch allocated and reserved on this card at their highest."""
+        allocated, reserved = torch.cuda.max_memory_allocated(self.device), torch.cuda.max_memory_reserved(self.device)
+        return max(allocated, self._peaks[0]), max(reserved, self._peaks[1])
+
+    def peak_memory_gib(self) -> float:
+        """Largest memory of any rank so far in GiB: what torch allocated on the card, or the process's host memory."""
+        if self.device.type == "cuda":
+            peak = self.peaks()[0] / 2**30
+        else:
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        value = torch.tensor(peak, dtype=torch.float64, device=self.device)
+        if dist.is_initialized():
+            dist.all_reduce(value, op=dist.ReduceOp.MAX)
+        return float(value)
+
     def read(self) -> tuple[dict[str, int], float]:
         """Sums over all ranks since the last reading, and this rank's training seconds."""
         if dist.is_initialized():
@@ -57,18 +88,6 @@ class Meter:
         self._since, self._left_out = now, 0.0
         self.seen += counts["tokens"]
         return counts, max(seconds, 1e-9)
-
-
-def peak_memory_gib(device: torch.device) -> float:
-    """Largest memory of any rank so far in GiB: what torch allocated on the card, or the process's host memory."""
-    if device.type == "cuda":
-        peak = torch.cuda.max_memory_allocated(device) / 2**30
-    else:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    value = torch.tensor(peak, dtype=torch.float64, device=device)
-    if dist.is_initialized():
-        dist.all_reduce(value, op=dist.ReduceOp.MAX)
-    return float(value)
 
 
 def flops_per_token(model: torch.nn.Module) -> float:

@@ -1,5 +1,8 @@
 """Build the language model, give new tokens their rows, and make what is saved stop at the chat's end token."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import torch
 from transformers import (
     AutoModelForCausalLM,
@@ -44,17 +47,24 @@ def load_model(
         raise not_loadable("model", name, error) from error
 
 
-def add_token_rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, added: list[str]) -> None:
+def add_token_rows(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    added: list[str],
+    descriptions: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Make room for the whole vocabulary and set the rows of the `added` tokens to the mean of their pieces' rows.
 
-    Rows are never taken away: checkpoints often have more than tokens. `added` are tokens that the checkpoint has never
-    seen; rows that were trained before must not be in it.
+    The pieces are those of the token's description, or without one of its name. Rows are never taken away: checkpoints
+    often have more than tokens. `added` are tokens that the checkpoint has never seen; rows that were trained before
+    must not be in it.
     """
     old_rows = model.config.get_text_config().vocab_size
     needed = max(tokenizer.get_vocab().values()) + 1
     if needed > old_rows:
         model.resize_token_embeddings(needed, pad_to_multiple_of=ROW_MULTIPLE, mean_resizing=False)
-    pieces = {tokenizer.convert_tokens_to_ids(token): _pieces(tokenizer, token) for token in added}
+    texts = {token: descriptions.get(token, token) for token in added}
+    pieces = {tokenizer.convert_tokens_to_ids(token): _pieces(tokenizer, text) for token, text in texts.items()}
     weights = [model.get_input_embeddings().weight]
     if (head := model.get_output_embeddings()) is not None and head.weight is not weights[0]:
         weights.append(head.weight)
@@ -76,11 +86,16 @@ def _set_rows(weight: torch.Tensor, pieces: dict[int, list[int]], old_rows: int)
 
 
 def _pieces(tokenizer: PreTrainedTokenizerFast, token: str) -> list[int]:
-    """Ids of the token's text by the vocabulary alone, as if it were no token."""
+    """Ids of a text by the vocabulary alone, as if it were no token."""
     backend = tokenizer.backend_tokenizer
     text = backend.normalizer.normalize_str(token) if backend.normalizer else token
     words = [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)] if backend.pre_tokenizer else [text]
-    return [piece.id for word in words for piece in backend.model.tokenize(word)]
+    pieces = [piece.id for word in words for piece in backend.model.tokenize(word)]
+    if not pieces:
+        raise ConfigError(
+            f"the vocabulary has no piece of {token!r}, from which a row could start: set model.token_descriptions."
+        )
+    return pieces
 
 
 def align_end_token(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, end_id: int) -> None:

@@ -62,6 +62,13 @@ def say(run: RunDir, text: str) -> None:
         rundir.write_text(run.notice, text)
 
 
+def tell(run: RunDir, text: str) -> None:
+    """Write a line to this rank's log and, from the first rank, have the parent show it."""
+    print(text, flush=True)
+    if os.environ.get("RANK", "0") == "0":
+        say(run, text)
+
+
 @contextlib.contextmanager
 def announced(run: RunDir) -> Iterator[None]:
     """Have the parent say that this is a compilation, if a compiler works for longer than it takes to look."""

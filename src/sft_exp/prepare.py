@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sft_exp import checkpoint, data_report, dataset, faults, page, request, rundir, verdict
+from sft_exp import added_tokens, checkpoint, data_report, dataset, faults, page, request, rundir, verdict
 from sft_exp.errors import ConfigError
 from sft_exp.prepared import Prepared
 from sft_exp.rundir import RunDir
@@ -31,7 +31,12 @@ def report(experiment: Experiment) -> tuple[Prepared, list[str]]:
     """The data report of a run and the sentences that refuse it."""
     prepared = prepare(experiment)
     prepared.batches = _batches(experiment, Path(prepared.folder))
-    return prepared, verdict.problems(prepared, experiment.dataset, experiment.train)
+    problems = verdict.problems(prepared, experiment.dataset, experiment.train)
+    if prepared.kept:
+        prepared.base_model = added_tokens.base_model(prepared, experiment)
+        prepared.added_tokens = added_tokens.count(Path(prepared.folder), experiment.model)
+        problems += added_tokens.problems(prepared)
+    return prepared, problems
 
 
 def _batches(experiment: Experiment, folder: Path) -> dict[str, Any]:

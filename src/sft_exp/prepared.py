@@ -88,6 +88,14 @@ class Prepared:
     """What the chat template, or without one the tokenizer, puts at the end of an answer."""
     end_token: int | None = None
     """Id of the end token; None if `end_text` does not end with a control token."""
+    text_end: str = ""
+    """The tokenizer's own end token, as published."""
+    control_tokens: list[str] = field(default_factory=list)
+    """Control tokens that the chat template writes."""
+    added_tokens: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Times that each of `model.special_tokens` is in the training rows: `there`, and `trained` of these."""
+    base_model: str = ""
+    """What to do about a checkpoint that looks like a base model; empty if it does not."""
     previews: list[dict[str, Any]] = field(default_factory=list)
     """A few rows as the model sees them: place, pieces of text with their kind (`preview`), and where they were cut."""
     batches: dict[str, Any] = field(default_factory=dict)

@@ -53,11 +53,16 @@ def ansi(pieces: Sequence[tuple[str, str]], colour: bool) -> str:
 
     Control characters are made visible: text of a data file must not be able to command a terminal.
     """
-    shown = [(text.translate(VISIBLE), kind) for text, kind in pieces]
+    shown = [(visible(text), kind) for text, kind in pieces]
     if colour:
         return "".join(f"\x1b[{STYLES[kind]}m{text}\x1b[0m" for text, kind in shown)
     marked = "".join(f"⟦{text}⟧" if kind.startswith("trained") else text for text, kind in shown)
     return marked.replace("⟧⟦", "")
+
+
+def visible(text: str) -> str:
+    """The text with signs in place of control characters, line breaks and tabs excepted."""
+    return text.translate(VISIBLE)
 
 
 def _kind(trained: bool, control: bool) -> Kind:

@@ -50,7 +50,10 @@ class Progress:
         self._once("data", self._data)
         self._once("before", self._before)
         for row in rows:
-            show(self._step(row) if "train/loss" in row else self._eval(row))
+            if "train/loss" in row:
+                show(self._step(row))
+            elif "eval/loss" in row or "test/loss" in row:
+                show(self._eval(row))
 
     def _once(self, name: str, action: Any) -> None:
         if name not in self._seen and action():
@@ -73,6 +76,8 @@ class Progress:
             f"data     {data['rows']} rows: {data['train_rows']} train, {data['eval_rows']} eval, dropped {dropped}; "
             f"{data['trained_tokens']:,} of {data['tokens']:,} tokens are trained"
         )
+        if data.get("base_model"):
+            show(f"note: {data['base_model']}")
         return True
 
     def _before(self) -> bool:
@@ -100,6 +105,8 @@ class Progress:
         return f"{int(seconds) // 60}:{int(seconds) % 60:02d} left"
 
     def _eval(self, row: dict[str, Any]) -> str:
+        if "probe/ended" in row:
+            return _probe(row)
         name = "eval" if "eval/loss" in row else "test"
         return f"{name} at {int(row['step'])}: loss {float(row[f'{name}/loss']):.4f}"
 
@@ -137,6 +144,17 @@ class Progress:
         show(f"  {shlex.join([python(), '-m', 'sft_exp', *rerun, f'train.learning_rate={rate:g}'])}")
 
 
+def _probe(row: dict[str, Any]) -> str:
+    """One line on what the probes have found."""
+    found = {name.partition("/")[2]: float(value) for name, value in row.items() if "/" in name}
+    parts = [f"{found['ended']:.0%} of answers end", f"{found['repeated_4grams']:.0%} repeated"]
+    if "kl" in found:
+        parts.append(f"kl {found['kl']:.3f}")
+    if "p_eos" in found:
+        parts.append(f"p_eos {found['p_eos']:.2f}")
+    return f"probe at {int(row['step'])}: {', '.join(parts)}"
+
+
 def python() -> str:
     """The word that starts this Python in the user's shell: `python` where its environment is active, else its path."""
     found = shutil.which("python")
@@ -158,6 +176,8 @@ def table(result: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("test loss", f"{float(result['test_loss']):.4f}"))
     if result.get("grad_norm") is not None:
         rows.append(("grad_norm", f"{float(result['grad_norm']):.4g}"))
+    if result.get("behaviour"):
+        rows.append(("behaviour", str(result["behaviour"])))
     rows.append(("tokens/s", f"{float(result['tokens_per_second']):,.0f}"))
     rows.append(("peak memory", f"{float(result['peak_memory_gib']):.2f} GiB ({result['peak_memory_of']})"))
     if result.get("planned_memory_gib"):
@@ -167,6 +187,10 @@ def table(result: dict[str, Any]) -> list[tuple[str, str]]:
     rows.append(("trained parameters", f"{result['trainable_parameters']:,} ({share:.2%})"))
     if result.get("skipped_steps"):
         rows.append(("skipped steps", f"{result['skipped_steps']} (overflow in fp16)"))
+    if result.get("new_rows_moved_min") is not None:
+        rows.append(("added tokens", f"rows moved by {float(result['new_rows_moved_min']):.2%} or more"))
+    if result.get("not_finite"):
+        rows.append(("saved model", f"{result['not_finite']} weights hold NaN or infinity: it cannot be used"))
     return rows
 
 

@@ -24,7 +24,7 @@ BEFORE = ".before"
 """Folder with the records of a resumed run as they were, until it is known that it trains."""
 RECORDS = (
     "request.json", "config.json", "command.json", "record.json", "git.diff", "freeze.txt", "metrics.jsonl",
-    "result.json", "status.json", "data_report.json",
+    "result.json", "behaviour.json", "status.json", "data_report.json",
 )  # fmt: skip
 """What a resume changes before its data is accepted. The data report comes last: it is the mark of that."""
 
@@ -115,7 +115,7 @@ def _rewind(run: RunDir, step: int) -> None:
     for folder in (run.faults, run.pids):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-    for file in (run.result, run.notice):
+    for file in (run.result, run.behaviour, run.notice):
         file.unlink(missing_ok=True)
 
 

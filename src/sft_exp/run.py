@@ -7,11 +7,26 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sft_exp import check, faults, launch, memory_report, metrics, record, resume, rundir, zero
+from sft_exp import (
+    card,
+    check,
+    faults,
+    launch,
+    machines,
+    member,
+    memory_report,
+    metrics,
+    preflight,
+    record,
+    resume,
+    rundir,
+    zero,
+)  # fmt: skip
 from sft_exp.batch import Batch
 from sft_exp.errors import ConfigError, RunFailed, RunPruned, RunStopped
 from sft_exp.launch import Processes
 from sft_exp.machine import Machine, look
+from sft_exp.machines import First
 from sft_exp.progress import Progress
 from sft_exp.request import Request
 from sft_exp.resolve import resolve
@@ -23,9 +38,15 @@ def run(request: Request) -> RunDir:
     """Train once. Raises ConfigError before anything is lost, RunFailed or RunStopped with the run folder's name."""
     started = time.time()
     machine = look()
+    if request.experiment.hw.machines > 1 and (number := machines.index()):
+        return member.run(request, machine, number)
+    # Bound before there is a folder: an address that is not this machine's leaves nothing.
+    line = _line(request)
     request, run = _folder(request, machine)
     facts, diff = record.collect(machine, request.argv, request.overrides)
     port = request.port or launch.free_port()
+    if line is not None:
+        port = machines.address(str(request.experiment.hw.rendezvous))[1] + 1
     argv, env = _write_records(request, run, facts, diff, port)
     processes, tracker, progress = Processes(run), Tracker(request, run), Progress(request, run)
     progress.begin(argv)
@@ -33,14 +54,17 @@ def run(request: Request) -> RunDir:
     outcome, message = "failed", "ended before its first step"
     try:
         with launch.stop_on_signal():
+            if line:
+                line.gather(str(run.path), request.overrides)
             # The ranks import their libraries while the data is prepared; they wait for its report before they go on.
             processes.start(_ranks_name(request), argv, env)
             processes.start("prepare", [sys.executable, "-m", "sft_exp.prepare", str(run.path)], env)
-            _wait_for_data(run, processes, progress)
+            _wait_for_data(run, processes, progress, line)
             tracker.open(_tags(request, run, facts), _derived(request), _artifacts(run))
             tracker.send(earlier)
-            _follow(run, processes, tracker, progress, _ranks_name(request), offset)
+            _follow(run, processes, tracker, progress, _ranks_name(request), offset, line)
             memory_report.compare(request.experiment, run)
+            card.leave(run)
         outcome, message = "finished", ""
     except ConfigError as error:
         outcome, message = "refused", str(error)
@@ -55,21 +79,34 @@ def run(request: Request) -> RunDir:
         message = str(error)
         raise
     finally:
+        if line:
+            line.end(outcome, message)
         processes.end()
         _finish(run, tracker, progress, outcome, message, started)
     return run
 
 
+def _line(request: Request) -> First | None:
+    hw = request.experiment.hw
+    return First(hw.rendezvous, hw.machines) if hw.machines > 1 and hw.rendezvous and ":" in hw.rendezvous else None
+
+
 def _folder(request: Request, machine: Machine) -> tuple[Request, RunDir]:
     """Checked request and its run folder: a new one, or the one that is resumed."""
     if request.experiment.resume:
+        show(preflight.notes(resume.changed(request).experiment, machine))
         return resume.reopen(request, machine)
     request.experiment = resolve(request.experiment, machine)
     findings = check.check(request.experiment, machine)
     check.refuse(findings)
-    for warning in findings.warnings:
-        print(f"note: {warning}", flush=True)
+    show([*findings.warnings, *preflight.notes(request.experiment, machine)])
     return request, rundir.create(request)
+
+
+def show(notes: list[str]) -> None:
+    """Print what deserves a word."""
+    for note in notes:
+        print(f"note: {note}", flush=True)
 
 
 def _write_records(
@@ -93,23 +130,19 @@ def _write_records(
 
 def batch(request: Request) -> Batch:
     """Batch arithmetic of a resolved request."""
-    train, processes = request.experiment.train, request.experiment.hw.processes or 1
+    train, processes = request.experiment.train, request.experiment.hw.ranks
     micro = train.micro_batch or 1
     return Batch(micro, train.global_batch // (micro * processes), processes)
 
 
 def deepspeed(request: Request) -> dict[str, Any] | None:
     """DeepSpeed configuration of a resolved request."""
-    experiment, cut = request.experiment, batch(request)
-    return zero.config(
-        experiment.zero, precision=experiment.train.precision, micro=cut.micro, accumulation=cut.accumulation,
-        clip=experiment.train.max_grad_norm,
-    )  # fmt: skip
+    return zero.of(request.experiment)
 
 
 def _ranks_name(request: Request) -> str:
     """Log of the started command: the single rank itself, or the launcher, whose ranks write their own logs."""
-    return "rank0" if (request.experiment.hw.processes or 1) == 1 else "launcher"
+    return "rank0" if request.experiment.hw.ranks == 1 else "launcher"
 
 
 def _tags(request: Request, run: RunDir, facts: dict[str, Any]) -> dict[str, Any]:
@@ -123,7 +156,7 @@ def _tags(request: Request, run: RunDir, facts: dict[str, Any]) -> dict[str, Any
         "command": " ".join(facts["argv"]),
         "dataset.fingerprint": data["fingerprint"],
         "model.revision": experiment.model.revision or "none",
-        "hw": f"{experiment.hw.name} ({experiment.hw.device.value} x {experiment.hw.processes})",
+        "hw": f"{experiment.hw.name} ({experiment.hw.device.value} x {experiment.hw.ranks})",
         "run_folder": str(run.path),
         "grad_norm": "L2 norm of the whole gradient over all ranks, before clipping, of the trainable parameters",
         **{f"version.{name}": version for name, version in facts["versions"].items()},
@@ -139,16 +172,20 @@ def _artifacts(run: RunDir) -> list[Path]:
     return [run.config, run.command, run.record, run.freeze, run.diff, run.data, *run.report_pages]
 
 
-def _wait_for_data(run: RunDir, processes: Processes, progress: Progress) -> None:
+def _wait_for_data(run: RunDir, processes: Processes, progress: Progress, line: First | None) -> None:
     """Return when the data is ready; raise what the preparation or an early rank had to say."""
     while processes.exit_code("prepare") is None and not faults.first(run):
         progress.show([])
+        if line:
+            line.check()
         time.sleep(0.05)
     if processes.exit_code("prepare") or not run.data.exists():
         raise faults.to_error(run, "prepare", processes.exit_code("prepare"))
 
 
-def _follow(run: RunDir, processes: Processes, tracker: Tracker, progress: Progress, name: str, offset: int) -> None:
+def _follow(
+    run: RunDir, processes: Processes, tracker: Tracker, progress: Progress, name: str, offset: int, line: First | None
+) -> None:
     """Pass metrics on until the ranks have ended; a rank that fails may not leave the others waiting."""
     faulty_since = None
     while True:
@@ -158,6 +195,8 @@ def _follow(run: RunDir, processes: Processes, tracker: Tracker, progress: Progr
             faulty_since = time.monotonic()
         if code is not None or (faulty_since and time.monotonic() - faulty_since > launch.AFTERMATH_S):
             break
+        if line and not run.result.exists():
+            line.check()
         time.sleep(0.1)
     if code != 0 or not run.result.exists():
         raise faults.to_error(run, name, code)
@@ -177,7 +216,10 @@ def _finish(run: RunDir, tracker: Tracker, progress: Progress, outcome: str, mes
         progress.removed()
         return
     status = {"finished": "FINISHED", "stopped": "KILLED", "pruned": "KILLED"}.get(outcome, "FAILED")
-    tracker.close(status, {"outcome": outcome, **({"reason": message} if message else {})})
+    tags = {"outcome": outcome, **({"reason": message} if message else {})}
+    if run.behaviour.exists():
+        tags["behaviour"] = rundir.read_json(run.behaviour)["headline"]
+    tracker.close(status, tags)
     if outcome == "refused" and resumed:
         return
     rundir.write_json(

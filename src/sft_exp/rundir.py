@@ -102,6 +102,16 @@ class RunDir:
         return self.path / "result.json"
 
     @property
+    def behaviour(self) -> Path:
+        """What the answers were judged to be."""
+        return self.path / "behaviour.json"
+
+    @property
+    def probes(self) -> Path:
+        """Answers to the probes over the steps, and what they are compared with."""
+        return self.path / "probes"
+
+    @property
     def status(self) -> Path:
         """How far the run is, as its parent sees it."""
         return self.path / "status.json"

@@ -157,6 +157,10 @@ class Model:
     template for it and leaves the tokenizer its own."""
     special_tokens: list[str] = field(default_factory=list)
     """Tokens added to the tokenizer; their embedding rows are trained under every adapter."""
+    token_descriptions: dict[str, str] = field(default_factory=dict)
+    """Token -> text whose pieces give a new token its first row; without one its own name does."""
+    train_special_tokens: bool = True
+    """`false` leaves the rows of `special_tokens` as they start under an adapter: for comparisons only."""
     trust_remote_code: bool = False
     """Run the checkpoint's own Python code; needs `revision` as a 40-digit commit."""
     shape: Shape = field(default_factory=Shape)
@@ -216,6 +220,8 @@ class Dataset:
     """Share of distinct conversations kept for a final test, chosen by content hash."""
     loss: Loss = Loss.assistant
     """Tokens that are trained in conversations; plain text is always trained whole."""
+    train_end: bool = True
+    """False leaves the end token of every answer out of what is trained: to see what that does."""
     role_map: dict[str, str] = field(default_factory=dict)
     """Further role names, such as `{moderator: system}`."""
     columns: dict[str, str] = field(default_factory=dict)
@@ -259,8 +265,10 @@ class Zero:
     """Elements reduced at a time; memory on the card grows with it."""
     allgather_bucket_size: int = 200_000_000
     """Elements gathered at a time (stages 1 and 2)."""
+    json: str | None = None
+    """A DeepSpeed configuration file of one's own, merged as `extra` is."""
     extra: dict[str, Any] = field(default_factory=dict)
-    """Merged into the DeepSpeed configuration; keys that contradict the run are refused."""
+    """Merged into the DeepSpeed configuration; values that contradict the run are refused."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -270,7 +278,11 @@ class Hw:
     name: str = "auto"
     device: Device = Device.auto
     processes: int | None = None
-    """Number of ranks; null is resolved by looking at the machine."""
+    """Number of ranks on each machine; null is resolved by looking at the machine."""
+    machines: int = 1
+    """Number of machines, each with as many ranks (docs/machines.md)."""
+    rendezvous: str | None = None
+    """`host:port` of the first of several machines; the ranks use the port after it."""
     devices: list[int] | None = None
     """Which cards, by the driver's numbering, such as `[4,5,6,7]`; null takes the first `processes`."""
     precision: Precision = Precision.auto
@@ -290,6 +302,11 @@ class Hw:
     launcher: Launcher = Launcher.torchrun
     env: dict[str, str] = field(default_factory=dict)
     """Environment variables set for the ranks."""
+
+    @property
+    def ranks(self) -> int:
+        """Ranks on all machines together."""
+        return (self.processes or 1) * max(1, self.machines)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -312,8 +329,8 @@ class Train:
     """Arguments of the schedule, such as `{num_cycles: 2}`."""
     warmup: float = 0.0
     """Warm-up: a share of all steps if below 1, else a number of steps."""
-    optimizer: str = "adamw_torch"
-    """Any optimizer name of transformers."""
+    optimizer: str = "auto"
+    """Any optimizer name of transformers; `auto` takes torch's AdamW, fused but for fp16 without DeepSpeed."""
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
     """Gradients are scaled down to this norm; 0 turns clipping off."""
@@ -341,6 +358,60 @@ class Train:
     """Longest sample answer in tokens."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Further fields of TRL's SFTConfig."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Limits:
+    """Where the verdict on a run's behaviour turns; docs/behaviour.md says how they were found."""
+
+    ended: float = 0.5
+    """`never stops` below this share of answers that end by themselves, of those that are expected to."""
+    repetition: float = 0.3
+    """`repeats itself` where the mean share of repeated 4-grams has risen by more than this."""
+    distinct: float = 0.5
+    """`says the same to everything` where distinct-2 over all answers falls below this share of the base's."""
+    empty: float = 0.2
+    """`empty answers` where their share has risen by more than this."""
+    language: float = 0.25
+    """`wrong language` where the share of answers in the prompt's script or language has fallen by more than this."""
+    thinking: float = 0.5
+    """`lost its reasoning` below this share of the base's answers that think."""
+    tokens: float = 0.5
+    """`added tokens unused` or `malformed` below this share of the answers that should have them."""
+    kl: float = 1.0
+    """`forgot` above this divergence from the base on general text, in nats per token."""
+    perplexity: float = 2.0
+    """`forgot` above this many times the base's perplexity on general text."""
+    memorised: float = 0.1
+    """`memorised its rows` where the training loss is below this share of the loss on unseen answers."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Eval:
+    """What a run's answers are judged by, besides its losses."""
+
+    probes: bool = True
+    """Answer prompts before training, at evaluations and at the end, and judge what became of the model."""
+    prompts: str | None = None
+    """File of prompts, one a line or jsonl rows with `prompt`; null takes the 64 that are shipped."""
+    count: int | None = None
+    """Prompts that are answered, spread over the file; null takes all on a card and 16 on the CPU."""
+    tokens: int | None = None
+    """Longest answer in tokens; null takes 128 on a card and 48 on the CPU."""
+    batch: int = 32
+    """Prompts answered at a time on each rank; halved where a card has no room for so many."""
+    every: int = 1
+    """Probe at every n-th evaluation."""
+    budget: float = 0.05
+    """Share of the training time that probes may take: one that would cost more is left out, but for first and last."""
+    answers: int | None = None
+    """Validation rows, and as many test rows, whose answers are scored; null takes 32 on a card and 8 on the CPU."""
+    metrics: list[str] = field(default_factory=list)
+    """Own scores, such as `my_pkg.scores:f1`: answers and references in, a dict of named numbers out."""
+    stop_degenerate: bool = False
+    """Stop the run at an evaluation whose probes show a degenerate model."""
+    limits: Limits = field(default_factory=Limits)
+    """Where the verdict turns."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -395,6 +466,7 @@ class Experiment:
     train: Train = field(default_factory=Train)
     tracking: Tracking = field(default_factory=Tracking)
     sweep: Sweep = field(default_factory=Sweep)
+    eval: Eval = field(default_factory=Eval)
     name: str | None = None
     """Run name; null makes one of model, adapter, ZeRO stage and a short unique part."""
     outputs: str = "outputs"

@@ -45,7 +45,9 @@ class _Rows:
 
     def __init__(self, experiment: Experiment, tokenizer: "PreTrainedTokenizerBase", run: RunDir | None) -> None:
         self._config = experiment.dataset
-        self._encoder = Encoder(tokenizer, max_length=self._config.max_length, loss=self._config.loss)
+        self._encoder = Encoder(
+            tokenizer, max_length=self._config.max_length, loss=self._config.loss, train_end=self._config.train_end
+        )
         self._run = run
 
     def __call__(self) -> Iterator[dict[str, Any]]:

@@ -34,8 +34,7 @@ def load_tokenizer(model: Model, *, preparing: bool = False) -> "PreTrainedToken
             tokenizer.chat_template = training_template.require(tokenizer)
     elif model.chat_template:
         tokenizer.chat_template = _read_template(model.chat_template)
-    # As special tokens they would vanish from text decoded with skip_special_tokens=True.
-    tokenizer.add_tokens(new_tokens(model, tokenizer), special_tokens=False)
+    _add(tokenizer, model)
     if tokenizer.pad_token is None:
         # Harmless: padding is masked by length, not by id (`loss` never loses a real end token).
         tokenizer.pad_token = tokenizer.eos_token
@@ -56,6 +55,23 @@ def identity(model: Model) -> list[str]:
     written = [template.encode()] if own else list(contents.values())
     today = [f"on {datetime.date.today()}"] if any(_CLOCK in text for text in written) else []
     return [*digests, template, *today, *model.special_tokens]
+
+
+def _add(tokenizer: "PreTrainedTokenizerFast", model: Model) -> None:
+    """Add the new tokens. Raises ConfigError where the tokenizer would cut one of them in pieces."""
+    from tokenizers import AddedToken
+
+    # As special tokens they would vanish from text decoded with skip_special_tokens=True. Not normalised: a tokenizer
+    # that writes small letters would never find `<CHUNK>`.
+    added = [AddedToken(token, normalized=False, special=False) for token in new_tokens(model, tokenizer)]
+    tokenizer.add_tokens(added, special_tokens=False)
+    for token in model.special_tokens:
+        ids = tokenizer.encode(f"a{token}b {token}\n{token}", add_special_tokens=False)
+        if ids.count(tokenizer.convert_tokens_to_ids(token)) != 3:
+            raise ConfigError(
+                f"model.special_tokens: the tokenizer cuts {token!r} in pieces inside a text, because it is an "
+                "ordinary piece of the vocabulary or part of another token: choose a mark such as <|name|>."
+            )
 
 
 def new_tokens(model: Model, tokenizer: "PreTrainedTokenizerFast | None" = None) -> list[str]:

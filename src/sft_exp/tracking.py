@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sft_exp import rundir
+from sft_exp import rundir, tracking_answers
 from sft_exp.request import Request, flatten, to_plain
 from sft_exp.rundir import RunDir
 from sft_exp.schema import TrackingKind
@@ -26,13 +26,15 @@ ROWS_LIMIT = 20 * 2**20
 """Bytes of the row log above which it stays in the run folder: it grows by 16 for each trained conversation."""
 SUMMARY = (
     "steps", "loss_first", "loss_last", "eval_loss", "eval_loss_best", "test_loss", "grad_norm", "tokens_per_second",
-    "tokens_seen", "mfu", "peak_memory_gib", "planned_memory_gib", "memory_error", "skipped_steps", "parameters",
-    "trainable_parameters",
+    "tokens_seen", "mfu", "peak_memory_gib", "planned_memory_gib", "memory_error", "memory_error_percent",
+    "skipped_steps", "parameters", "trainable_parameters", "new_rows_moved_min",
 )  # fmt: skip
 """Fields of `result.json` that are metrics at the end."""
 ENDING = {"outcome", "reason"}
 """Tags on how a run ended; it has none while it is on."""
-LEFT_OUT = ("hw.env", "tracking", "model.shape", "outputs", "resume", "name", "train.sample_prompts", "sweep")
+LEFT_OUT = (
+    "hw.env", "tracking", "model.shape", "outputs", "resume", "name", "train.sample_prompts", "eval.limits", "sweep",
+)  # fmt: skip
 """Configuration that is recorded in the run folder and would only clutter the comparison of runs."""
 
 
@@ -54,7 +56,7 @@ class Tracker:
         self.request, self.run = request, run
         self.error: str | None = None
         self.run_id: str | None = None
-        # Last step sent for each metric: what a resumed run repeats is not sent twice.
+        # Last step sent for each metric, and of the table of answers: what a resumed run repeats is not sent twice.
         self.sent: dict[str, int] = {}
         self.resumes = 0
         self._queue: queue.Queue[list[dict[str, Any]] | tuple[str, dict[str, Any]] | None] = queue.Queue()
@@ -173,6 +175,10 @@ class Tracker:
         for start in range(0, len(points), 1000):
             made.log_batch(self.run_id, metrics=points[start : start + 1000])
         self.sent |= {point.key: point.step for point in points}
+        if steps := [int(row["step"]) for row in rows if "probe/ended" in row]:
+            after = self.sent.get(tracking_answers.ARTIFACT, -1)
+            tracking_answers.send(made, self.run_id, self.run, after=after, up_to=max(steps))
+            self.sent[tracking_answers.ARTIFACT] = max(steps)
         self._save()
 
     def _finish(self, made: "MlflowClient", status: str, tags: dict[str, Any]) -> None:
@@ -181,7 +187,7 @@ class Tracker:
         assert self.run_id
         made.log_batch(self.run_id, tags=[RunTag(key, str(value)[:5000]) for key, value in tags.items()])
         self._summary(made)
-        for file in (self.run.result, self.run.samples, self.run.metrics):
+        for file in (self.run.result, self.run.behaviour, self.run.samples, self.run.metrics):
             if file.exists():
                 made.log_artifact(self.run_id, str(file))
         if 0 < sum(file.stat().st_size for file in self.run.rows.glob("*.bin")) < ROWS_LIMIT:

@@ -1,13 +1,12 @@
 """Training in one rank, in one screen: arguments, tokenizer, data, model, trainer, fit, save."""
 
-import sys
 from typing import Any
 
 import torch
 from transformers import EarlyStoppingCallback, PreTrainedTokenizerFast
 from trl import SFTConfig
 
-from sft_exp import adapter, model, operations, rundir, splits
+from sft_exp import adapter, final, links, model, operations, pinning, rundir, splits
 from sft_exp.arguments import arguments
 from sft_exp.callbacks import Clock, Samples
 from sft_exp.errors import ConfigError
@@ -29,21 +28,23 @@ def train(request: Request, run: RunDir) -> None:
     data = rundir.read_json(run.data)
     args = arguments(request, run, evaluates=data["eval_rows"] > 0)
     if experiment.zero.stage > 0:
-        start_deepspeed(experiment)
+        start_deepspeed(experiment, run)
     tokenizer = load_tokenizer(experiment.model)
     # The end of a turn is the one that was trained, which the template of inference need not write (GLM's does not).
     training = experiment.model.chat_template == TRAINING_TEMPLATE
     trains_by = load_tokenizer(experiment.model, preparing=True) if training else tokenizer
+    links.require(args.device)
     rows = splits.load(experiment, run, data, trains_by, records=args.process_index == 0)
     network = load_network(experiment, tokenizer, chat_end_token(trains_by))
-    trainer = build(request, run, args, network, tokenizer, rows)
+    added = final.Added.watch(experiment.model, network, tokenizer)
+    trainer = build(request, run, args, network, tokenizer, rows, added.ids if added.trained else [])
     checkpoint = run.newest_checkpoint() if experiment.resume or run.checkpoints.exists() else None
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     if rows.held_out is not None and not evaluated_last(trainer):
         trainer.evaluate()
     if rows.test is not None:
         trainer.evaluate(rows.test, metric_key_prefix="test")
-    save(trainer, run)
+    final.save(trainer, run, data, added)
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 
@@ -66,10 +67,12 @@ def require_device(experiment: Experiment) -> None:
         )
 
 
-def start_deepspeed(experiment: Experiment) -> None:
+def start_deepspeed(experiment: Experiment, run: RunDir) -> None:
     """Start the process group as DeepSpeed wants it; left to itself it looks for MPI and fails in one process."""
     import deepspeed
 
+    if experiment.zero.pin_memory:
+        pinning.guard(deepspeed.get_accelerator(), lambda text: operations.tell(run, text))
     backend = "gloo" if experiment.hw.device is Device.cpu else "nccl"
     deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False)
 
@@ -83,7 +86,7 @@ def load_network(experiment: Experiment, tokenizer: PreTrainedTokenizerFast, end
         settings, dtype=dtype, attention=settings.attention.value, seed=train.seed,
         quantization=adapter.quantization(experiment.adapter, compute),
     )  # fmt: skip
-    model.add_token_rows(network, tokenizer, new_tokens(settings))
+    model.add_token_rows(network, tokenizer, new_tokens(settings), settings.token_descriptions)
     if end is not None:
         model.align_end_token(network, tokenizer, end)
     return network
@@ -96,19 +99,23 @@ def build(
     network: Any,
     tokenizer: PreTrainedTokenizerFast,
     rows: splits.Splits,
+    token_ids: list[int],
 ) -> Any:
-    """The trainer with its callbacks."""
+    """The trainer with its callbacks; an adapter trains the rows of `token_ids` besides."""
+    from sft_exp.probes.callback import Probes
+    from sft_exp.probes.session import Session
     from sft_exp.trainer import Trainer
 
     experiment, train = request.experiment, request.experiment.train
-    added = tokenizer.convert_tokens_to_ids(experiment.model.special_tokens)
     earlier = [row for row in read_rows(run.metrics)[0] if "train/tokens_seen" in row]
     trainer = Trainer(
         model=network, args=args, train_dataset=rows.train, eval_dataset=rows.held_out, processing_class=tokenizer,
-        peft_config=adapter.lora_config(experiment.adapter, network, added),
+        peft_config=adapter.lora_config(experiment.adapter, network, token_ids),
         request=request, run=run, tokens_seen=int(earlier[-1]["train/tokens_seen"]) if earlier else 0,
     )  # fmt: skip
     trainer.add_callback(Samples(train.sample_prompts, train.sample_tokens, tokenizer, run))
+    if experiment.eval.probes:
+        trainer.add_callback(Probes(experiment, run, Session(experiment, run, trainer, rows)))
     trainer.add_callback(Clock(trainer))  # last, so that the answers before training are not on the clock
     if train.early_stopping is not None:
         trainer.add_callback(EarlyStoppingCallback(train.early_stopping))
@@ -120,13 +127,3 @@ def evaluated_last(trainer: Any) -> bool:
     return any(
         "eval_loss" in entry and entry["step"] == trainer.state.global_step for entry in trainer.state.log_history
     )
-
-
-def save(trainer: Any, run: RunDir) -> None:
-    """Final model with tokenizer and generation settings, then the result, which marks the run as complete."""
-    trainer.save_model(str(run.model))
-    if trainer.is_world_process_zero():
-        # An adapter's folder has no generation settings of its own, and its model must stop too.
-        trainer.model.generation_config.save_pretrained(str(run.model))
-        rundir.write_json(run.result, trainer.summary())
-    sys.stdout.flush()

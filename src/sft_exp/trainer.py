@@ -10,8 +10,8 @@ from datasets import Dataset, IterableDataset
 from trl import SFTTrainer
 from trl.trainer.utils import global_then_local_main_first
 
-from sft_exp import adapter, packing
-from sft_exp.meter import Meter, flops_per_token, peak_memory_gib, size
+from sft_exp import adapter, packing, reopen, rundir, saved
+from sft_exp.meter import Meter, flops_per_token, size
 from sft_exp.request import Request
 from sft_exp.rowloss import KEY, RowCollator, RowLosses
 from sft_exp.rundir import RunDir, finite
@@ -28,7 +28,9 @@ NAMES = {
     "eval_mean_token_accuracy": "eval/token_accuracy",
     "eval_entropy": "eval/entropy",
     "eval_runtime": "eval/seconds",
+    "eval_p_eos": "eval/p_eos",
     "test_loss": "test/loss",
+    "test_p_eos": "test/p_eos",
     "test_runtime": "test/seconds",
 }
 """The trainer's names -> the names in metrics.jsonl and MLflow."""
@@ -40,14 +42,15 @@ class Trainer(SFTTrainer):  # type: ignore[misc]
     def __init__(self, *args: Any, request: Request, run: RunDir, tokens_seen: int, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.request, self.run = request, run
+        adapter.save_factors_only(self.model)
         self.data_collator: Any = RowCollator(self.data_collator)
         self.row_losses = RowLosses(run.rows)
         if request.experiment.adapter.kind is not AdapterKind.full and request.experiment.zero.stage == 0:
             # TRL turns trainable parts of quantised models into bf16, which swallows small updates and has no
             # gradient scaling in fp16. Under DeepSpeed the engine keeps fp32 copies of its own.
             adapter.keep_trainable_float32(self.model)
-        self._eval_sums = torch.zeros(2, dtype=torch.float64)
-        """Summed loss and trained tokens of the evaluation that is on."""
+        self._eval_sums = torch.zeros(4, dtype=torch.float64)
+        """Of the evaluation that is on: summed loss, trained tokens, summed P(end) and trained end tokens."""
         self.meter = Meter(self.args.device, tokens_seen)
         self.flops_per_token = flops_per_token(self.model)
         self.parameters = sum(map(size, self.model.parameters()))
@@ -87,6 +90,7 @@ class Trainer(SFTTrainer):  # type: ignore[misc]
         """Take the loss of each row from the forward pass besides."""
         row_index = inputs.pop(KEY, None)
         outputs: list[Any] = []
+        ends = inputs["labels"][:, 1:] == self.processing_class.eos_token_id
 
         def forward(**given: Any) -> Any:
             outputs.append(model(**given))
@@ -98,10 +102,18 @@ class Trainer(SFTTrainer):  # type: ignore[misc]
             if row_index is not None:
                 self.row_losses.add(self.state.global_step + 1, row_index, fused, inputs.get("seq_idx"))
             return loss
-        rows = torch.stack([-fused.log_probs.float().sum(-1), fused.label_mask.float().sum(-1)], dim=-1)
+        log_probs, p_end = fused.log_probs.float(), fused.log_probs.float().exp() * ends
+        rows = torch.stack([-log_probs.sum(-1), fused.label_mask.sum(-1), p_end.sum(-1), ends.sum(-1)], dim=-1)
         # Rows that were repeated to give every rank as many batches are dropped here.
         self._eval_sums += self.accelerator.gather_for_metrics(rows).double().sum(0).cpu()
         return loss
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, torch.Tensor] | None = None) -> None:
+        """Save, and read the final model again while the gathered weights are at hand."""
+        super()._save(output_dir, state_dict)
+        if self.args.should_save and output_dir == str(self.run.model):
+            saved.require_whole(self.run.model, self.trainable)
+            self.reopened = reopen.weights(self.run.model, reopen.expected(self.model, state_dict))
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         self.row_losses.write()  # a run that is resumed from here does not repeat these steps
@@ -113,8 +125,11 @@ class Trainer(SFTTrainer):  # type: ignore[misc]
         for key in logs.keys() & {"eval_loss", "test_loss"}:
             # The trainer averages the means of batches, which depends on how rows are batched; this is the mean over
             # tokens, the same for every batch size and number of ranks.
-            logs[key] = float(self._eval_sums[0] / self._eval_sums[1].clamp(min=1))
-            self._eval_sums = torch.zeros(2, dtype=torch.float64)
+            loss, tokens, p_end, ends = self._eval_sums.tolist()
+            logs[key] = loss / max(tokens, 1)
+            if ends:
+                logs[key.replace("loss", "p_eos")] = p_end / ends
+            self._eval_sums = torch.zeros(4, dtype=torch.float64)
         super().log(logs, start_time)
         self.row_losses.write()
         row = {NAMES[key]: value for key, value in logs.items() if key in NAMES}
@@ -124,10 +139,13 @@ class Trainer(SFTTrainer):  # type: ignore[misc]
             row.pop("train/epoch", None)
         else:
             return
-        if self.is_world_process_zero():
-            self._append({"step": self.state.global_step, "time_ms": int(time.time() * 1000), **row})
+        self.append(row)
 
-    def _append(self, row: dict[str, Any]) -> None:
+    def append(self, row: dict[str, float]) -> None:
+        """Add a row of this step to `metrics.jsonl`, on rank 0."""
+        if not self.is_world_process_zero():
+            return
+        row = {"step": self.state.global_step, "time_ms": int(time.time() * 1000), **row}
         with self.run.metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(finite(row)) + "\n")
 
@@ -143,7 +161,7 @@ class Trainer(SFTTrainer):  # type: ignore[misc]
             "perf/samples_per_second": counts["samples"] / seconds,
             "perf/step_seconds": seconds / max(steps, 1),
             "perf/padding_share": 1 - counts["tokens"] / max(counts["slots"], 1),
-            "perf/peak_memory_gib": peak_memory_gib(self.args.device),
+            "perf/peak_memory_gib": self.meter.peak_memory_gib(),
         }
         hw = self.request.experiment.hw
         if hw.peak_tflops and self.args.device.type == "cuda":
@@ -194,10 +212,11 @@ class Trainer(SFTTrainer):  # type: ignore[misc]
             "tokens_seen": last["train/tokens_seen"],
             "mfu": last.get("perf/mfu"),
             "peak_memory_gib": last["perf/peak_memory_gib"],
-            "reserved_memory_gib": torch.cuda.max_memory_reserved() / 2**30 if torch.cuda.is_available() else None,
+            "reserved_memory_gib": self.meter.peaks()[1] / 2**30 if self.args.device.type == "cuda" else None,
             "peak_memory_of": "card" if self.args.device.type == "cuda" else "process",
             "skipped_steps": last.get("train/skipped_steps"),
             "parameters": self.parameters,
             "trainable_parameters": self.trainable,
+            "behaviour": rundir.read_json(self.run.behaviour)["headline"] if self.run.behaviour.exists() else None,
             "stopped_early": bool(self.state.global_step < self.state.max_steps),
         }

@@ -20,7 +20,8 @@ def problems(report: Prepared, config: Dataset, train: Train) -> list[str]:
         return _bad_rows(report, config)
     if unused := list(_parts(report, config)):
         return unused
-    return [*_ends(report), *_masks(report, config), *_evaluation(report, train)]
+    ends = _ends(report) if config.train_end else ()
+    return [*ends, *_masks(report, config), *_evaluation(report, train)]
 
 
 def _parts(report: Prepared, config: Dataset) -> Iterator[str]:

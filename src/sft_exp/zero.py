@@ -1,30 +1,28 @@
 """The DeepSpeed configuration of a ZeRO stage: one source, a pure function, printed by `plan`."""
 
+import dataclasses
 from typing import Any
 
-from sft_exp.schema import Precision, Zero
+from sft_exp import zero_conflicts
+from sft_exp.schema import Experiment, Precision, Zero
+from sft_exp.zero_file import merge
 
-OWNED = (
-    "train_batch_size",
-    "train_micro_batch_size_per_gpu",
-    "gradient_accumulation_steps",
-    "gradient_clipping",
-    "bf16",
-    "fp16",
-    "optimizer",
-    "scheduler",
-)
-"""Top-level keys that follow from the run; a user's `zero.extra` may not set them."""
-OWNED_ZERO = ("stage", "offload_optimizer", "offload_param", "stage3_gather_16bit_weights_on_model_save")
-"""Keys of `zero_optimization` that follow from the other fields of the group."""
+
+def of(experiment: Experiment) -> dict[str, Any] | None:
+    """The configuration of a resolved experiment."""
+    train, micro = experiment.train, experiment.train.micro_batch or 1
+    return config(
+        experiment.zero, precision=train.precision, micro=micro, clip=train.max_grad_norm,
+        accumulation=train.global_batch // (micro * (experiment.hw.processes or 1)),
+    )  # fmt: skip
 
 
 def config(zero: Zero, *, precision: Precision, micro: int, accumulation: int, clip: float) -> dict[str, Any] | None:
     """DeepSpeed's JSON, or None at stage 0, which does without DeepSpeed.
 
     There is no `optimizer` and no `scheduler` block: the trainer's own are used, so that a schedule means the same
-    at each stage and nothing has to be compiled with nvcc. `gradient_clipping` is always given, since without the key
-    DeepSpeed does not clip whatever the trainer was told.
+    at each stage and nothing has to be compiled with nvcc. `gradient_clipping` is always given, since DeepSpeed has a
+    default of its own, which nobody holds against the trainer's.
     """
     if zero.stage == 0:
         return None
@@ -43,7 +41,7 @@ def config(zero: Zero, *, precision: Precision, micro: int, accumulation: int, c
         "steps_per_print": 10**9,
         "wall_clock_breakdown": False,
     }
-    return merge(shared, zero.extra)
+    return merge(shared, zero_conflicts.settled(zero.extra, shared))
 
 
 def _stage(zero: Zero) -> dict[str, Any]:
@@ -67,18 +65,12 @@ def _stage(zero: Zero) -> dict[str, Any]:
     return block
 
 
-def merge(base: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
-    """`base` with `extra` laid over it, block by block."""
-    merged = dict(base)
-    for key, value in extra.items():
-        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = merge(merged[key], value) if both else value
-    return merged
-
-
-def conflicts(zero: Zero) -> list[str]:
-    """One sentence for each key of `zero.extra` that would contradict the run."""
-    block = zero.extra.get("zero_optimization", {})
-    owned = [key for key in OWNED if key in zero.extra]
-    owned += [f"zero_optimization.{key}" for key in OWNED_ZERO if isinstance(block, dict) and key in block]
-    return [f"zero.extra.{key} would contradict the run, which sets it itself: remove it." for key in owned]
+def conflicts(experiment: Experiment) -> list[str]:
+    """One sentence for each value of `zero.extra` that would contradict the run."""
+    plain = dataclasses.replace(experiment, zero=dataclasses.replace(experiment.zero, extra={}))
+    made = of(plain)
+    return (
+        []
+        if made is None
+        else list(zero_conflicts.problems(experiment.zero.extra, made, experiment.train.global_batch))
+    )

@@ -1,4 +1,4 @@
-"""`zero.extra`: keys and simple values checked against DeepSpeed, which ignores a misspelt one in silence."""
+"""`zero.extra` and `zero.json`: keys and simple values held against DeepSpeed, which ignores a misspelt one."""
 
 import ast
 import functools
@@ -21,6 +21,8 @@ TOP_LEVEL = (
     "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer", "zero_optimization",
 )  # fmt: skip
 """Keys that DeepSpeed reads from its configuration; a test compares them with its source."""
+BLOCKS = ("zero_optimization", "bf16", "fp16")
+"""Keys of the generated configuration that hold mappings."""
 SOURCE = "deepspeed/runtime/zero/config.py"
 
 
@@ -31,7 +33,7 @@ def problems(extra: dict[str, Any]) -> Iterator[str]:
             yield f"zero.extra.{key} is no key of DeepSpeed's configuration.{_hint(key)}"
         elif key == "zero_optimization" and isinstance(value, dict):
             yield from _block(value)
-        elif key == "zero_optimization":
+        elif key in BLOCKS and not isinstance(value, dict) and value is not None and value != "auto":
             yield f"zero.extra.{key}={value} is no mapping: set keys below it, as in +zero.extra.{key}.KEY=VALUE."
 
 
@@ -48,8 +50,14 @@ def _block(block: dict[str, Any]) -> Iterator[str]:
         if known and key not in known:
             yield f"{name} is no key of DeepSpeed's zero_optimization.{closest(key, known)}"
         # transformers fills in some that are "auto".
-        elif known and value != "auto" and (wanted := installed.type_problem(known[key].annotation, value)):
+        elif known and value not in ("auto", None) and (wanted := _wrong_type(known[key], value)):
             yield f"{name}={value} is not possible: it takes {wanted}."
+
+
+def _wrong_type(field: ast.AnnAssign, value: Any) -> str | None:
+    """What a key takes, if not this value; whole numbers are mostly written as 5e8, which JSON reads as a fraction."""
+    whole = int(value) if isinstance(value, float) and value.is_integer() else value
+    return installed.type_problem(field.annotation, whole)
 
 
 @functools.cache

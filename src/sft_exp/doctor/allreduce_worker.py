@@ -27,19 +27,19 @@ def pattern(size: int, rank: int, device: torch.device) -> torch.Tensor:
     return (torch.arange(size, device=device) % PERIOD + rank).float()
 
 
-def wrong_sums(size: int, rank: int, world: int, device: torch.device) -> int:
+def wrong_sums(size: int, rank: int, world: int, device: torch.device, group: Any = None) -> int:
     """Elements of a summed message that differ from what arithmetic says."""
     message = pattern(size, rank, device)
-    dist.all_reduce(message)
+    dist.all_reduce(message, group=group)
     expected = pattern(size, 0, device) * world + world * (world - 1) // 2
     return int((message != expected).sum())
 
 
-def wrong_sources(size: int, rank: int, world: int, device: torch.device) -> set[int]:
+def wrong_sources(size: int, rank: int, world: int, device: torch.device, group: Any = None) -> set[int]:
     """Ranks whose message to this one arrived changed; each pair exchanges directly."""
     share = pattern(size, rank, device)
     received = torch.zeros(world * size, device=device)
-    dist.all_to_all_single(received, share.repeat(world))
+    dist.all_to_all_single(received, share.repeat(world), group=group)
     parts = received.split(size)
     return {
         source for source, part in enumerate(parts) if source != rank and not part.equal(pattern(size, source, device))
@@ -66,12 +66,19 @@ def _wait(device: torch.device) -> None:
 
 def exchange(rank: int, world: int, device: torch.device) -> dict[str, Any]:
     """What this rank saw."""
-    sizes = SIZES if device.type == "cuda" else SIZES[:2]
-    return {
-        "wrong_sums": sum(wrong_sums(size, rank, world, device) for size in sizes),
-        "wrong": sorted(set().union(*(wrong_sources(size, rank, world, device) for size in sizes))),
-        "gbs": bandwidth(sizes[-1], world, device),
-    }
+    sums, sources = wrong(rank, world, device)
+    return {"wrong_sums": sums, "wrong": sources, "gbs": bandwidth(_sizes(device)[-1], world, device)}
+
+
+def wrong(rank: int, world: int, device: torch.device, group: Any = None) -> tuple[int, list[int]]:
+    """Wrong elements of sums, and ranks whose copies arrive wrong here, over messages of all sizes."""
+    sizes = _sizes(device)
+    sources: set[int] = set().union(*(wrong_sources(size, rank, world, device, group) for size in sizes))
+    return sum(wrong_sums(size, rank, world, device, group) for size in sizes), sorted(sources)
+
+
+def _sizes(device: torch.device) -> tuple[int, ...]:
+    return SIZES if device.type == "cuda" else SIZES[:2]
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """The chosen cards: what they are, what is free on them and who uses them."""
 
-from sft_exp.doctor.line import Line, judged, ok, skip, warn
+from sft_exp import memory
+from sft_exp.doctor.line import Line, fail, judged, ok, skip, warn
 from sft_exp.doctor.nvml import CardState, Driver
 from sft_exp.machine import Card, Machine
 from sft_exp.rules import machine as rules
@@ -34,7 +35,30 @@ def lines(experiment: Experiment, machine: Machine, driver: Driver) -> list[Line
         found = "the run is on the CPU" if experiment.hw.device is Device.cpu else "none that could be used"
         return [skip("cards", found if machine.cards else f"{found}; no NVIDIA driver answers")]
     idle = [index for index, state in driver.cards.items() if free(state)]
-    return [card(item, driver.cards[item.index], idle) for item in cards if item.index in driver.cards]
+    known = [(item, driver.cards[item.index]) for item in cards if item.index in driver.cards]
+    return [*(card(item, state, idle) for item, state in known), *room(experiment, [state for _, state in known], idle)]
+
+
+def room(experiment: Experiment, states: list[CardState], idle: list[int]) -> list[Line]:
+    """A line for each card on which others leave less memory than the run surely needs."""
+    plan = memory.plan(experiment)
+    if plan is None or not experiment.hw.memory_check:
+        return []
+    need = plan.allocated_gib * (1 - memory.ERROR) + memory.CONTEXT_GIB
+    return [
+        fail(
+            "memory in use",
+            f"card {state.index} has {state.free_gib:.1f} of {state.total_gib:.1f} GiB free and this run needs about "
+            f"{plan.total_gib:.1f}",
+            f"{_others(idle)}, or start it anyway with hw.memory_check=false",
+        )
+        for state in states
+        if not free(state) and need > state.free_gib
+    ]
+
+
+def _others(idle: list[int]) -> str:
+    return f"take idle cards with 'hw.devices={idle}'" if idle else "wait, or ask who started it"
 
 
 def free(state: CardState) -> bool:
@@ -52,5 +76,4 @@ def card(card: Card, state: CardState, idle: list[int]) -> Line:
         f"pid {user.pid} ({user.name}{'' if user.used_gib is None else f', {user.used_gib:.1f} GiB'})"
         for user in state.users
     )
-    others = f"take idle cards with 'hw.devices={idle}'" if idle else "wait, or ask who started it"
-    return warn(name, f"{what}; used by {users or 'a process that the driver does not show'}", others)
+    return warn(name, f"{what}; used by {users or 'a process that the driver does not show'}", _others(idle))

@@ -27,17 +27,22 @@ def variables(experiment: Experiment, machine: Machine, env: Mapping[str, str]) 
 
 def files(experiment: Experiment, env: Mapping[str, str], here: Path) -> list[Line]:
     """Configuration files of accelerate and DeepSpeed, and locks of an interrupted build; `here` is where it runs."""
+    lines = settings(experiment, env, here)
+    if experiment.zero.stage > 0 and (locks := _locks(env)):
+        lines.append(
+            warn("left-over files", f"a lock of a build stands in {locks[0].parent.name} of {locks[0].parents[1]}",
+                 f"a run waits for who holds it; if nothing is being built, save it the time: rm {locks[0]}")
+        )  # fmt: skip
+    return lines or [ok("left-over files", "none of accelerate or DeepSpeed")]
+
+
+def settings(experiment: Experiment, env: Mapping[str, str], here: Path) -> list[Line]:
+    """Files from which a launcher takes what it is not told."""
     launcher = experiment.hw.launcher if (experiment.hw.processes or 1) > 1 else None
     lines = [_answers(file, launcher is Launcher.accelerate) for file in _accelerate(env) if file.is_file()]
     name = env.get("DS_ENV_FILE", ".deepspeed_env")
     exports = [folder / name for folder in (_home(env), here) if (folder / name).is_file()]
-    lines += [_exports(file, launcher is Launcher.deepspeed) for file in exports]
-    if experiment.zero.stage > 0 and (locks := _locks(env)):
-        lines.append(
-            warn("left-over files", f"a lock of a build stands in {locks[0].parent.name} of {locks[0].parents[1]}",
-                 f"if nothing is being built, remove it: a run would wait for it for ever (rm {locks[0]})")
-        )  # fmt: skip
-    return lines or [ok("left-over files", "none of accelerate or DeepSpeed")]
+    return lines + [_exports(file, launcher is Launcher.deepspeed) for file in exports]
 
 
 def _answers(file: Path, used: bool) -> Line:

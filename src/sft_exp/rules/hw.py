@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sft_exp.hw import KNOWN
 from sft_exp.launch import INHERITED
 from sft_exp.nearest import closest
-from sft_exp.schema import Experiment, Hw
+from sft_exp.schema import Experiment, Hw, Launcher
 
 SECRET = re.compile(r"token|secret|password|passwd|api_?key|credential", re.I)
 """Names of variables whose values may not stand in a record."""
@@ -21,6 +21,7 @@ def problems(experiment: Experiment) -> Iterator[str]:
             yield f"hw.env.{name} is set by the launcher: use hw.processes, hw.devices or hw.launcher."
         elif SECRET.search(name) and name != "TOKENIZERS_PARALLELISM":
             yield f"hw.env.{name} looks like a secret, which would stand in every record: export it in your shell."
+    yield from _machines(experiment)
     for key in ("processes", "threads"):
         value = getattr(hw, key)
         if value is not None and value < 1:
@@ -49,3 +50,18 @@ def _devices(hw: Hw) -> Iterator[str]:
             f"hw.devices={devices} must name each of hw.processes={hw.processes} cards once: name {hw.processes}"
             + (f", or set hw.processes={count}." if count and count != hw.processes else ".")
         )
+
+
+def _machines(experiment: Experiment) -> Iterator[str]:
+    hw = experiment.hw
+    if hw.machines < 1:
+        yield f"hw.machines={hw.machines} must be at least 1."
+    if hw.machines <= 1:
+        return
+    host, _, port = (hw.rendezvous or "").rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65535:
+        yield f"hw.rendezvous={hw.rendezvous} must be host:port of the first of hw.machines={hw.machines} machines."
+    if hw.launcher is not Launcher.torchrun:
+        yield f"hw.launcher={hw.launcher.value} starts one machine only: use torchrun with hw.machines={hw.machines}."
+    if experiment.resume:
+        yield f"resume={experiment.resume} works on one machine only: leave hw.machines at 1."

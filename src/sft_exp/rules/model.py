@@ -42,5 +42,3 @@ def problems(experiment: Experiment) -> Iterator[str]:
             f"model.revision={model.revision}: "
             f"pin it with model.revision=COMMIT (40 hexadecimal digits)."
         )
-    if len(set(model.special_tokens)) < len(model.special_tokens) or not all(model.special_tokens):
-        yield f"model.special_tokens={model.special_tokens} holds an empty or repeated token: list each once."

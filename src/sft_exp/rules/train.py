@@ -12,7 +12,7 @@ LARGEST_SEED = 2**32 - 1
 
 def problems(experiment: Experiment) -> Iterator[str]:
     """One sentence for each number that does not fit."""
-    train, processes = experiment.train, experiment.hw.processes or 1
+    train, processes = experiment.train, experiment.hw.ranks
     if sentence := batch.problem(train.global_batch, train.micro_batch, processes):
         yield sentence
     for key, least in (("learning_rate", 0.0), ("epochs", 0.0)):

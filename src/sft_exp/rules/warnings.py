@@ -26,6 +26,11 @@ def warnings(experiment: Experiment) -> Iterator[str]:
             "this model was trained in bf16; in fp16 its activations may overflow: watch skipped_steps and loss_scale."
         )
     train = experiment.train
+    if train.optimizer.endswith("_fused") and train.precision is Precision.fp16 and stage.stage == 0:
+        yield (
+            f"train.optimizer={train.optimizer} leaves out steps that overflow in fp16 without saying so: "
+            "train.optimizer=adamw_torch counts them."
+        )
     if train.warmup >= 1 and train.max_steps is not None and train.warmup >= train.max_steps:
         yield (
             f"train.warmup={train.warmup:g} steps do not end in train.max_steps={train.max_steps}, so the learning "

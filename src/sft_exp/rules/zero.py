@@ -6,39 +6,36 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from sft_exp import zero, zero_extra
+from sft_exp import zero, zero_extra, zero_file
 from sft_exp.schema import Device, Experiment, Launcher
 
 
 def problems(experiment: Experiment) -> Iterator[str]:
     """One sentence for each reason why the ZeRO stage cannot run as asked."""
     stage = experiment.zero
+    if sentence := zero_file.problem(stage):
+        yield sentence
     if not 0 <= stage.stage <= 3:
         yield f"zero.stage={stage.stage} is not a stage: use 0, 1, 2 or 3."
     if stage.stage == 0:
-        if stage.offload_optimizer or stage.offload_param or stage.extra or stage.pin_memory:
-            instead = "zero=1, 2 or 3" if stage.extra else "zero=2_offload or 3_offload"
+        if stage.offload_optimizer or stage.offload_param or stage.extra or stage.pin_memory or stage.json:
+            instead = "zero=1, 2 or 3" if stage.extra or stage.json else "zero=2_offload or 3_offload"
             yield (
-                f"zero=0 runs without DeepSpeed, so offload, pin_memory and zero.extra have no effect: use {instead}, "
-                "or leave them out."
+                f"zero=0 runs without DeepSpeed, so offload, pin_memory, zero.json and zero.extra have no effect: use "
+                f"{instead}, or leave them out."
             )
         if experiment.hw.launcher is Launcher.deepspeed:
             yield "hw.launcher=deepspeed needs a ZeRO stage: use zero=1, 2 or 3, or hw.launcher=torchrun."
         return
     if stage.offload_param and stage.stage != 3:
         yield f"zero.offload_param needs stage 3 and zero.stage is {stage.stage}: use zero=3_offload."
-    if stage.stage == 3 and experiment.model.special_tokens:
-        yield (
-            "model.special_tokens cannot be added under zero=3, which splits the embedding before it can grow: use "
-            "zero=2."
-        )
     yield from programs(experiment)
     if importlib.util.find_spec("deepspeed") is None:
         yield f"zero={stage.stage} needs the package deepspeed: pip install deepspeed."
     for key in ("reduce_bucket_size", "allgather_bucket_size"):
         if getattr(stage, key) < 1:
             yield f"zero.{key}={getattr(stage, key)} must be at least 1."
-    yield from zero.conflicts(stage)
+    yield from zero.conflicts(experiment)
     yield from zero_extra.problems(stage.extra)
 
 

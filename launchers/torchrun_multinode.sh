@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# One run on several machines: start it on each, with the machine's number (0 is the first) and the same overrides:
+#   launchers/torchrun_multinode.sh 0 hw.machines=2 hw.rendezvous=10.0.0.1:29500 ...
+# All logic is in sft_exp: this only finds the environment.
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+export SFT_EXP_MACHINE=$1
+shift
+"$root/.venv/bin/python" -m sft_exp launch-command "$@"
+exec "$root/.venv/bin/python" -m sft_exp "$@"
