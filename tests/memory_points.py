@@ -104,11 +104,12 @@ def runs() -> Iterator[Point]:
     file = CASES / "runs.jsonl"
     for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else []:
         row = json.loads(line)
-        if "result" in row and row["cap_gib"] is None:
+        if "result" in row:
             overrides = (*row["overrides"], "model.attention=sdpa")
             if not any(word.startswith("train.optimizer=") for word in overrides):
                 overrides += ("train.optimizer=adamw_torch",)  # the default when they were measured
-            yield Point("sft_exp", row["name"], overrides, row["result"]["peak_memory_gib"])
+            capped = f", {row['cap_gib']:g} GiB cap" if row["cap_gib"] else ""
+            yield Point("sft_exp", row["name"] + capped, overrides, row["result"]["peak_memory_gib"])
 
 
 QWEN = {"1.8b": (2048, 5504, 24, 16, 151936), "7b": (4096, 11008, 32, 32, 151936), "14b": (5120, 13696, 40, 40, 152064)}

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import bitsandbytes
 import pytest
 import torch
 from datasets import Dataset
@@ -10,7 +11,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 from trl import SFTConfig, SFTTrainer
 
-from sft_exp.adapter import keep_trainable_float32, linear_names, lora_config, quantization
+from sft_exp.adapter import keep_trainable_float32, keep_unpacked, linear_names, lora_config, quantization
 from sft_exp.errors import ConfigError
 from sft_exp.model import add_token_rows, load_model
 from sft_exp.schema import Adapter, AdapterKind
@@ -104,6 +105,19 @@ def test_trained_parameters_are_float32_and_all_move(tmp_path: Path, kind: Adapt
     for name, old in start_values.items():
         if "lora_A" not in name:  # lora_A has no gradient in the first step, because lora_B starts at zero
             assert (trained[name] != old).float().mean() > 0.95, name
+
+
+def test_a_look_without_gradients_leaves_4bit_weights_trainable() -> None:
+    """As a probe before the first step is; without the switch it fails on CPUs with AVX512-BF16."""
+    layer = bitsandbytes.nn.Linear4bit(64, 64, bias=True, compute_dtype=torch.float32).to("cpu")
+    keep_unpacked(torch.nn.Sequential(layer))
+    row = torch.randn(1, 8, 64)
+    with torch.no_grad():
+        before = layer.eval()(row)
+    asked = row.clone().requires_grad_()
+    answer = layer.train()(asked)
+    answer.sum().backward()
+    assert torch.equal(answer, before) and asked.grad is not None and asked.grad.any()
 
 
 def test_quantization() -> None:

@@ -45,7 +45,7 @@ CASES = {
     "bracket left open": ("train.sample_prompts=[a", ["train.sample_prompts=[a", "quotes"]),
     "two equal signs": ("train.seed==,,", ["train.seed==,,", "quotes"]),
     "name used elsewhere": ("train.warmup_ratio=0.1", ["train.warmup_ratio", "train.warmup "]),
-    "not a command": ("tarin model=tiny", ["'tarin'", "train, plan, data, doctor, ui"]),
+    "not a command": ("tarin model=tiny", ["'tarin'", "train, plan, launch-command, data, doctor, ui"]),
     "group without an option": ("model=null", ["GROUP=OPTION", "NoneType"]),
     "comma without -m": ("train.seed=1,2", ["train.seed=1,2", "'train.seed=\"1,2\"'", "add -m"]),
     "options without -m": ("plan model=tiny,qwen0.5b", ["model=tiny,qwen0.5b", "choose one", "add -m"]),

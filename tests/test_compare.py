@@ -11,7 +11,7 @@ import pytest
 
 from comparing import run_folder
 from sft_exp.cli import start
-from sft_exp.compare import command, comparison, difference, effects, page, plots, ranking, text
+from sft_exp.compare import answers, command, comparison, difference, effects, page, plots, ranking, text
 from sft_exp.compare.facts import Facts
 from sft_exp.errors import ConfigError
 
@@ -124,7 +124,7 @@ def test_other_tokens_by_the_question_forbid_losses_only(tmp_path: Path) -> None
     ]  # fmt: skip
     found = comparison.compare(runs, "eval/loss")
     assert not found.ranked and len(found.objections) == 2
-    assert {effect.metric for effect in found.effects} >= {"probe/ended_share", "perf/tokens_per_second"}
+    assert {effect.metric for effect in found.effects} == {"probe/ended_share"}, "nothing moved the speed"
     assert not [effect for effect in found.effects if effect.metric.endswith("loss")]
     assert comparison.compare(runs, "probe/ended_share").ranked[0].cell == ("[]",)
     other = run_folder(tmp_path / "9-x", "model.special_tokens=[]", "train.seed=3", fingerprint="changed since")
@@ -155,6 +155,56 @@ def test_report_and_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     lines = list(csv.DictReader(table.read_text().splitlines()))
     assert len(lines) == 8 and {line["eval/loss"] for line in lines} == {str(loss) for loss in CROSSED.values()}
     assert {line["train.seed"] for line in lines} == {"1", "2"}
+
+
+def test_what_moved_comes_first_and_what_is_constant_is_left_out(tmp_path: Path) -> None:
+    runs = [
+        run_folder(
+            tmp_path / f"{seed}-{kind}", f"adapter={kind}", f"train.seed={seed}", eval_loss=2.0 + seed / 10,
+            verdict="healthy" if kind == "lora" or seed == 2 else "never stops",
+            metrics={"probe/ended": ended + seed / 100, "probe/thinks": 0.0, "probe/empty": seed / 10},
+        )
+        for kind, ended in (("lora", 0.9), ("full", 0.3))
+        for seed in (1, 2)
+    ]  # fmt: skip
+    found = comparison.compare(runs, "eval/loss")
+    assert found.constant.keys() >= {"probe/thinks"} and "probe/thinks" not in found.varying
+    said = "\n".join(text.lines(found, colour=False))
+    effects = said[said.index("what each variable moved") : said.index("by chance alone")]
+    assert re.search(r"adapter +lora -> full +probe/ended +-0.6 ", effects) and "moved" in effects
+    quiet = next(line for line in effects.splitlines() if "within noise" in line)
+    assert "probe/empty" in quiet and "probe/thinks" not in effects
+    assert "by chance alone" in said
+    assert re.search(r"lora .* 2 healthy", said) and re.search(r"full .* 1 never stops; 1 healthy", said)
+
+
+def test_answers_to_one_prompt_stand_side_by_side(tmp_path: Path) -> None:
+    runs = [
+        run_folder(tmp_path / "1-a", "adapter=lora", answer="four"),
+        run_folder(tmp_path / "2-b", "adapter=full", answer="4 4 4 4", verdict="never stops"),
+        run_folder(tmp_path / "3-c", "adapter=full", "train.seed=2", answer="not the first of its setting"),
+    ]
+    sample, probe, held_out = answers.questions(runs, ["adapter"])
+    assert (sample.kind, probe.kind, held_out.kind) == ("sample", "probe", "eval")
+    assert probe.prompt == "probe 2+2?" and probe.one_before == "five" and held_out.reference == "four"
+    assert probe.after == {"lora": "four", "full": "4 4 4 4 [cut off]"}
+    html = page.page("x", comparison.compare(runs, "eval/loss"))
+    assert "4 4 4 4 [cut off]" in html and html.count('colspan="2"') >= 2
+
+
+def test_another_draw_of_rows_forbids_losses_only(tmp_path: Path) -> None:
+    """A part of an epoch holds other rows with another seed, and so other numbers of tokens."""
+    runs = [
+        run_folder(
+            tmp_path / f"{seed}-{kind}", f"adapter={kind}", f"train.seed={seed}", tokens=900 + 50 * seed,
+            metrics={"probe/ended": 0.5 + seed / 10},
+        )
+        for kind in ("lora", "full")
+        for seed in (1, 2)
+    ]  # fmt: skip
+    found = comparison.compare(runs, "eval/loss")
+    assert [one.tokens_only for one in found.objections] == [True] and not found.ranked
+    assert {one.metric for one in found.effects} == {"probe/ended"}
 
 
 def test_runs_are_found_by_folder_name_and_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

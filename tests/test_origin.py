@@ -37,7 +37,7 @@ def test_only_what_differs_from_the_schema(compose: Compose) -> None:
     found = sources(compose("model=tiny", "train.seed=42"))
     assert "train.seed" not in found
     assert "adapter.kind" not in found
-    groups = ("model", "dataset", "hw", "train", "tracking", "outputs")
+    groups = ("model", "dataset", "hw", "train", "tracking", "eval", "outputs")
     assert list(found) == sorted(found, key=lambda key: groups.index(key.partition(".")[0]))
 
 

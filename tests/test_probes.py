@@ -15,7 +15,14 @@ from sft_exp.probes.quiet import quiet
 from sft_exp.rundir import RunDir
 from training import logged, train
 
-SMALL = ("eval.count=4", "eval.tokens=8", "eval.answers=50", "dataset.eval_fraction=0.2", "eval.budget=1e9")
+SMALL = (
+    "eval.count=4",
+    "eval.tokens=8",
+    "eval.answers=50",
+    "dataset.eval_fraction=0.2",
+    "eval.budget=1e9",
+    "eval.probes=true",
+)
 NOISY = ("adapter=lora", "adapter.dropout=0.3", "train.max_steps=6", "train.eval_steps=2")
 """Dropout: each step draws random numbers."""
 
@@ -97,9 +104,10 @@ def test_a_degenerate_run_is_stopped(tmp_path: Path) -> None:
 
 def test_untrained_tokens_and_ends_are_named(tmp_path: Path) -> None:
     tokens = ("model.special_tokens=[<chunk>,</chunk>]", "adapter=lora", "train.max_steps=2", *SMALL)
-    trained = train(tmp_path, *tokens)
+    trained = train(tmp_path, *tokens, answer="<chunk>It is %d. </chunk>")
     assert not any("untrained" in reason for reason in rundir.read_json(trained.behaviour)["reasons"])
-    left = train(tmp_path, *tokens, "model.train_special_tokens=false", "dataset.train_end=false")
+    switches = ("model.train_special_tokens=false", "dataset.train_end=false")
+    left = train(tmp_path, *tokens, *switches, answer="<chunk>It is %d. </chunk>")
     reasons = rundir.read_json(left.behaviour)["reasons"]
     assert any(reason.startswith("added tokens untrained (") for reason in reasons)
     assert any(reason.startswith("end token not trained (") for reason in reasons)

@@ -10,8 +10,9 @@ from test_run import run_folder, train
 pytestmark = pytest.mark.slow
 
 SMALL = (
-    "model=tiny", "train.max_steps=4", "train.eval_steps=2", "train.logging_steps=1", "tracking=none", "eval.count=5",
-    "eval.tokens=8", "eval.answers=3", "eval.budget=1e9", "dataset.limit=120", "train.learning_rate=1e-3",
+    "model=tiny", "train.max_steps=4", "train.eval_steps=2", "train.logging_steps=1", "tracking=none",
+    "eval.probes=true", "eval.count=5", "eval.tokens=8", "eval.answers=3", "eval.budget=1e9", "dataset.limit=120",
+    "train.learning_rate=1e-3",
 )  # fmt: skip
 MEASURES = ("perplexity", "unseen_loss", "p_eos", "tokens", "distinct_2")
 

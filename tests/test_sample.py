@@ -111,3 +111,17 @@ def test_no_control_tokens(rows: list[list[Message]]) -> None:
     for messages in rows:
         for message in messages:
             assert not CONTROL.search(message["content"]), message
+
+
+def test_chunks_are_the_sample_with_each_sentence_in_tags(rows: list[list[Message]]) -> None:
+    lines = (SAMPLE.parent / "chunks.jsonl").read_text(encoding="utf-8").splitlines()
+    tagged = [json.loads(line)["messages"] for line in lines]
+    for messages, plain in zip(tagged, rows, strict=True):
+        bare = [{**m, "content": re.sub(r"</?chunk>", "", m["content"])} for m in messages]
+        assert bare == plain, "nothing but tags was added"
+        assert not any("chunk>" in m["content"] for m in messages if m["role"] != "assistant")
+        for answer in _answers(messages):
+            assert re.fullmatch(r"(<chunk>[^<\n]+</chunk>\s?)+", re.sub(r"(?<!/chunk)<(?!/?chunk>)", "", answer)), (
+                answer
+            )
+            assert answer.count("<chunk>") >= 2, "a body and a summary"

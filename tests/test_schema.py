@@ -85,6 +85,8 @@ HERE: dict[str, tuple[str, str, Machine]] = {
     "hw.memory_gib": ("model=qwen0.5b hw=4090x1 train.micro_batch=16", "10", GPUS),
     "hw.memory_check": (f"{TOO_LARGE} hw=4090x1", "false", GPUS),
     "hw.capability": ("model=tiny hw=4090x1", "9.0", GPUS),
+    "hw.machines": ("model=tiny", "2", NO_CARDS),
+    "hw.rendezvous": ("model=tiny hw.machines=2", "10.0.0.1:29500", NO_CARDS),
     "hw.threads": ("model=tiny", "3", NO_CARDS),
     "hw.launcher": ("model=tiny", "accelerate", GPUS),
     "hw.env": ("model=tiny", "{A: b}", NO_CARDS),

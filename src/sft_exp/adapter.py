@@ -28,6 +28,17 @@ def quantization(adapter: Adapter, compute_dtype: str) -> BitsAndBytesConfig | N
     )
 
 
+def keep_unpacked(model: nn.Module) -> None:
+    """Keep bitsandbytes from repacking 4-bit weights at the first pass without gradients, such as a probe's.
+
+    It does so for good on CPUs with AVX512-BF16, and the packed ones know no gradient: training behind it fails where
+    a layer has a bias, and stands still in silence elsewhere.
+    """
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
+
+
 def lora_config(adapter: Adapter, model: PreTrainedModel, added_ids: list[int]) -> peft.LoraConfig | None:
     """Configuration for the trainer, None for full fine-tuning; the rows of `added_ids` are trained besides."""
     if adapter.kind is AdapterKind.full:

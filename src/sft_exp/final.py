@@ -44,7 +44,7 @@ def save(trainer: Any, run: RunDir, data: dict[str, Any], added: Added) -> None:
     problems = [
         *trainer.reopened.problems,
         *reopen.tokens(run.model, trainer.processing_class, added.tokens),
-        *stopping.problems(data, run.model),
+        *stopping.problems(data, run.model, end_wanted=trainer.request.experiment.dataset.train_end),
         *_unmoved(moved, added, trainer.state.global_step),
     ]
     if moved is not None:

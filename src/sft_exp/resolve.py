@@ -42,7 +42,7 @@ def resolve(experiment: Experiment, machine: Machine) -> Experiment:
     decided = dataclasses.replace(
         experiment, model=_model(model), hw=profile, train=train, outputs=outputs,
         dataset=_dataset(experiment.dataset), zero=zero_file.folded(experiment.zero),
-        eval=_eval(experiment.eval, profile.device),
+        eval=_eval(experiment.eval, profile.device, experiment.model),
         tracking=dataclasses.replace(experiment.tracking, uri=store_uri(experiment.tracking, outputs)),
     )  # fmt: skip
     return _with_micro(decided, _micro(decided))
@@ -87,12 +87,13 @@ def _micro(experiment: Experiment) -> int | None:
     return next((size for size, plan in plans.items() if plan and plan.verdict is Verdict.fits), 1)
 
 
-def _eval(settings: Eval, device: Device) -> Eval:
+def _eval(settings: Eval, device: Device, model: Model) -> Eval:
     """How much is looked at: on the CPU so little that a short run does not consist of it."""
-    few = device is Device.cpu
+    few, asked = device is Device.cpu, bool(settings.metrics) or settings.stop_degenerate
+    probes = settings.probes if settings.probes is not None else model.weights is not Weights.random or asked
     prompts = settings.prompts and str(Path(settings.prompts).expanduser().absolute())
     return dataclasses.replace(
-        settings, prompts=prompts,
+        settings, probes=probes, prompts=prompts,
         count=settings.count if settings.count is not None else 16 if few else None,
         tokens=settings.tokens if settings.tokens is not None else 48 if few else 128,
         answers=settings.answers if settings.answers is not None else 8 if few else 32,

@@ -390,8 +390,9 @@ class Limits:
 class Eval:
     """What a run's answers are judged by, besides its losses."""
 
-    probes: bool = True
-    """Answer prompts before training, at evaluations and at the end, and judge what became of the model."""
+    probes: bool | None = None
+    """Answer prompts before training, at evaluations and at the end, and judge what became of the model; null does so
+    unless the weights begin random, of which no answer can be expected."""
     prompts: str | None = None
     """File of prompts, one a line or jsonl rows with `prompt`; null takes the 64 that are shipped."""
     count: int | None = None

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 
-def problems(data: Mapping[str, Any], folder: Path) -> Iterator[str]:
+def problems(data: Mapping[str, Any], folder: Path, *, end_wanted: bool = True) -> Iterator[str]:
     """One sentence for each place where the end token is missing.
 
     `data` is `data_report.json`, `folder` the saved model or adapter. Without a chat template nothing is known to end
-    an answer, and nothing is said.
+    an answer, and nothing is said; nor of the labels where their end was left out on purpose (`end_wanted`).
     """
     end, text = data["end_token"], data["end_text"]
     if end is None:
         return
-    if not data["kept"] or data["rows_without_end"] >= data["kept"]:
+    if end_wanted and (not data["kept"] or data["rows_without_end"] >= data["kept"]):
         yield f"labels: no row trains the end token {text!r}, so the model was not taught to stop: see data_report.txt."
     for name in ("generation_config.json", "config.json"):
         file = folder / name

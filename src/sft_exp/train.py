@@ -86,6 +86,7 @@ def load_network(experiment: Experiment, tokenizer: PreTrainedTokenizerFast, end
         settings, dtype=dtype, attention=settings.attention.value, seed=train.seed,
         quantization=adapter.quantization(experiment.adapter, compute),
     )  # fmt: skip
+    adapter.keep_unpacked(network)
     model.add_token_rows(network, tokenizer, new_tokens(settings), settings.token_descriptions)
     if end is not None:
         model.align_end_token(network, tokenizer, end)

@@ -37,6 +37,16 @@ class Comparison:
         """The ranking in one sentence."""
         return ranking.verdict(self.ranked, self.factors, self.metric) if self.ranked else ""
 
+    @property
+    def varying(self) -> list[str]:
+        """Metrics that are not the same in all runs."""
+        return [name for name in self.metrics if _varies(self.runs, name)]
+
+    @property
+    def constant(self) -> dict[str, float]:
+        """The others with their value: nothing can have moved them."""
+        return {name: self.runs[0].metrics[name] for name in self.metrics if not _varies(self.runs, name)}
+
 
 def compare(runs: Sequence[Facts], metric: str, *, anyway: bool = False) -> Comparison:
     """Compare runs; `anyway` overrules the objections. Raises ConfigError for a metric that no run has logged."""
@@ -48,7 +58,7 @@ def compare(runs: Sequence[Facts], metric: str, *, anyway: bool = False) -> Comp
     return Comparison(
         runs=runs, factors=factors, metrics=columns, differences=difference.differences(runs), objections=objections,
         metric=metric, ranked=ranking.places(runs, factors, metric) if metric in fair else [],
-        effects=effects.effects(runs, factors, fair) if factors else [],
+        effects=effects.effects(runs, factors, [name for name in fair if _varies(runs, name)]) if factors else [],
     )  # fmt: skip
 
 
@@ -57,6 +67,10 @@ def metrics(runs: Sequence[Facts]) -> list[str]:
     logged = dict.fromkeys(key for run in runs for key in run.metrics)
     more = [key for key in logged if key.startswith(MORE) and not key.endswith(NOT_RESULTS)]
     return [key for key in dict.fromkeys([*COLUMNS, *more]) if key in logged]
+
+
+def _varies(runs: Sequence[Facts], metric: str) -> bool:
+    return len({run.metrics.get(metric) for run in runs}) > 1
 
 
 def _against(objections: Sequence[Objection], metric: str) -> bool:

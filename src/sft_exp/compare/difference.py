@@ -8,6 +8,7 @@ from sft_exp.compare.facts import SEED, Facts
 OF_THE_FOLDER = ("name", "outputs", "resume", "tracking.", "hw.devices", "hw.threads")
 """Keys that name a run or its place, and change nothing that is compared."""
 LAUNCH = ("hydra.", "hydra/", "sweep")
+DATA = "data fingerprint"
 LONGEST = 160
 """Characters of values that are shown."""
 TOKENS_TOLERANCE = 0.01
@@ -50,8 +51,9 @@ def differences(runs: Sequence[Facts]) -> list[Difference]:
             found += _differing(key, kind, [run.value(key) for run in runs])
     identities = [run.identity() for run in runs]
     for key in dict.fromkeys(key for identity in identities for key in identity):
-        kind = "follows" if _is_asked(key, asked) else "beyond"
-        found += _differing(key, kind, [identity.get(key, "none") for identity in identities])
+        values = [identity.get(key, "none") for identity in identities]
+        kind = "follows" if _is_asked(key, asked) or (key == DATA and _of_the_question(runs, values)) else "beyond"
+        found += _differing(key, kind, values)
     return found
 
 
@@ -123,12 +125,16 @@ def _other_amount(runs: Sequence[Facts]) -> list[Objection]:
     rows = {str(run.rows[-1].get("step")) + run.value("train.global_batch") for run in known}
     advice = "give all the same train.max_steps and batch, or read the curves, which are drawn by tokens."
     text = f"they have seen different numbers of tokens, {min(seen):,} to {max(seen):,}: {advice}"
-    return [Objection(text, tokens_only=len(rows) == 1 and _of_the_question(known, [str(n // 100) for n in seen]))]
+    asked = len(rows) == 1 and _of_the_question(known, [str(n // 100) for n in seen], SEED)
+    return [Objection(text, tokens_only=asked)]
 
 
-def _of_the_question(runs: Sequence[Facts], values: Sequence[str]) -> bool:
-    """Whether runs of one setting agree, so that the difference comes from what was varied."""
-    asked = factors(runs)
+def _of_the_question(runs: Sequence[Facts], values: Sequence[str], *more: str) -> bool:
+    """Whether runs of one setting, and of one value of the keys in `more`, agree: then what was varied decides.
+
+    The seed draws other rows in a part of an epoch, so that as many rows have other numbers of tokens.
+    """
+    asked = [*factors(runs), *more]
     settings: dict[tuple[str, ...], set[str]] = {}
     for run, value in zip(runs, values, strict=True):
         settings.setdefault(tuple(run.value(key) for key in asked), set()).add(value)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sft_exp import metrics, rundir
+from sft_exp.probes import table
 from sft_exp.request import flatten
 from sft_exp.rundir import RunDir
 
@@ -73,6 +74,17 @@ class Facts:
         """Tokens trained on so far, padding not counted."""
         found = self.metrics.get("train/tokens_seen")
         return None if found is None else int(found)
+
+    @functools.cached_property
+    def answers(self) -> list[dict[str, Any]]:
+        """Answers of the probes over the steps: the columns of `probes.table`."""
+        return table.read(self.run)
+
+    @property
+    def judged(self) -> str:
+        """The verdict on the run's behaviour with the names of its reasons; empty where there is none."""
+        names = [reason.partition(" (")[0] for reason in self.behaviour.get("reasons", [])]
+        return ", ".join(names) or str(self.behaviour.get("verdict", ""))
 
     def identity(self) -> dict[str, str]:
         """What should be equal wherever it is not the question."""

@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from sft_exp.compare import effects, plots, text
+from sft_exp.compare import answers, effects, plots, text
 from sft_exp.compare.comparison import Comparison
 from sft_exp.compare.facts import Facts
 
@@ -17,7 +16,7 @@ def page(title: str, comparison: Comparison) -> str:
     from jinja2 import Environment
     from markupsafe import Markup
 
-    runs, factors, columns = comparison.runs, comparison.factors, comparison.metrics
+    runs, factors, columns = comparison.runs, comparison.factors, comparison.varying
     cells = list(effects.cells(runs, factors))
     groups = {id(run): cells.index(tuple(run.value(factor) for factor in factors)) for run in runs}
     probes = [metric for metric in columns if metric.startswith("probe/")]
@@ -29,7 +28,8 @@ def page(title: str, comparison: Comparison) -> str:
         legend=[(plots.colour(at), " ".join(cell) or "all runs") for at, cell in enumerate(cells)],
         plots=[(metric, Markup(svg)) for metric, svg in drawn if svg],
         parallel=Markup(_parallel(runs, groups, factors, columns)),
-        answers=_answers(runs, factors),
+        constant=[f"{name} {text.number(value)}" for name, value in comparison.constant.items()],
+        answers=answers.questions(runs, factors),
     )  # fmt: skip
 
 
@@ -55,15 +55,3 @@ def _parallel(runs: Sequence[Facts], groups: dict[int, int], factors: Sequence[s
         for run in runs
     ]
     return plots.parallel([*factors, *map(text.short, shown)], rows)
-
-
-def _answers(runs: Sequence[Facts], factors: Sequence[str]) -> list[dict[str, Any]]:
-    """For each prompt what the first run of each setting answered, before and after."""
-    firsts = {" ".join(cell) or "the run": members[0] for cell, members in effects.cells(runs, factors).items()}
-    prompts = dict.fromkeys(sample["prompt"] for run in firsts.values() for sample in run.samples)
-    found = []
-    for prompt in prompts:
-        said = {name: sample for name, run in firsts.items() for sample in run.samples if sample["prompt"] == prompt}
-        before = {name: sample.get("before", "") for name, sample in said.items()}
-        found.append({"prompt": prompt, "before": before, "after": {n: s.get("after", "") for n, s in said.items()}})
-    return found

@@ -2,14 +2,17 @@
 
 import csv
 import io
+import math
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from textwrap import wrap
 
 from sft_exp.compare import effects, ranking
 from sft_exp.compare.comparison import Comparison
 from sft_exp.compare.difference import Difference
 from sft_exp.compare.effects import Effect
-from sft_exp.compare.facts import SEED
+from sft_exp.compare.facts import SEED, Facts
 
 RED, BOLD, PLAIN = "\033[31m", "\033[1m", "\033[0m"
 
@@ -20,10 +23,11 @@ def lines(comparison: Comparison, colour: bool) -> Iterator[str]:
     yield f"{count} runs; what differs:" if one.differences else f"{count} runs that differ in nothing"
     yield from differing(one.differences, colour)
     yield ""
-    yield from aligned(table(one, one.metrics[: max(3, 9 - len(one.factors))]))
+    columns = list(dict.fromkeys([one.metric, *one.varying]))  # what was asked for comes first
+    yield from aligned(table(one, columns[: max(3, 9 - len(one.factors))]))
     if one.effects:
         yield "\nwhat each variable moved (all others equal):"
-        yield from aligned(effect_rows(one.effects))
+        yield from effect_lines(one.effects)
     if one.objections:
         yield "\nranked all the same, though" if one.ranked else f"\nnot ranked by {one.metric}, since"
         yield from (f"  {objection.text}" for objection in one.objections)
@@ -45,16 +49,25 @@ def differing(found: Sequence[Difference], colour: bool) -> Iterator[str]:
 
 def table(comparison: Comparison, columns: Sequence[str]) -> list[list[str]]:
     """Header and one row for each setting: its variables, number of runs, mean and deviation of each metric."""
-    rows = [[*comparison.factors, "runs", *(short(column) for column in columns)]]
+    judged = any(run.judged for run in comparison.runs)
+    rows = [[*comparison.factors, "runs", *(short(column) for column in columns), *(["behaviour"] if judged else ())]]
     for cell, members in effects.cells(comparison.runs, comparison.factors).items():
-        rows.append([*cell, str(len(members)), *(_mean(effects.values(members, column)) for column in columns)])
+        means = [_mean(effects.values(members, column)) for column in columns]
+        rows.append([*cell, str(len(members)), *means, *([_judged(members)] if judged else ())])
     return rows
+
+
+def _judged(runs: Sequence[Facts]) -> str:
+    """How often each verdict was given: `2 healthy; 1 never stops, repeats itself`."""
+    return "; ".join(
+        f"{times} {verdict or 'unknown'}" for verdict, times in Counter(run.judged for run in runs).items()
+    )
 
 
 def short(metric: str) -> str:
     """Column title: `perf/tokens_per_second` -> `tokens/s`."""
     names = {"perf/tokens_per_second": "tokens/s", "perf/peak_memory_gib": "GiB", "train/grad_norm": "grad_norm"}
-    return names.get(metric, metric.replace("_", " "))
+    return names.get(metric, metric)
 
 
 def number(value: float) -> str:
@@ -76,15 +89,42 @@ def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
         yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
+def effect_lines(found: Sequence[Effect]) -> Iterator[str]:
+    """The effects beyond noise as a table, the others by name only."""
+    shown = [one for one in found if one.beyond_noise is not False]
+    yield from aligned(effect_rows(shown)) if shown else ["  nothing by more than the noise of the seeds"]
+    quiet: dict[str, list[str]] = {}
+    for one in found:
+        if one.beyond_noise is False:
+            quiet.setdefault(f"{one.factor} {_change(one)}", []).append(short(one.metric))
+    for change, names in quiet.items():
+        yield from wrap(
+            f"within noise, {change}: {', '.join(names)}", 118, initial_indent="  ", subsequent_indent="    "
+        )
+    if known := sum(one.margin is not None for one in found):
+        yield f"  {known} effects were looked at: about {known * 0.05:.0f} would be beyond noise by chance alone."
+
+
 def effect_rows(found: Sequence[Effect]) -> list[list[str]]:
-    """Header and one row for each variable, level and metric."""
+    """Header and one row for each variable, level and metric; of each level what has moved clearest comes first."""
     rows = [["variable", "change", "metric", "effect", "95 % margin", "verdict"]]
-    for one in sorted(found, key=lambda one: one.beyond_noise is not True):  # what has moved comes first
+    levels = list(dict.fromkeys((one.factor, one.level) for one in found))
+    for one in sorted(found, key=lambda one: (levels.index((one.factor, one.level)), -_clearness(one))):
         verdict = {None: "noise unknown", False: "within noise", True: "moved"}[one.beyond_noise]
         margin = "-" if one.margin is None else f"± {one.margin:.2g}"
-        change = f"{one.reference} -> {one.level}"
-        rows.append([one.factor, change, short(one.metric), f"{one.difference:+.3g}", margin, verdict])
+        rows.append([one.factor, _change(one), short(one.metric), f"{one.difference:+.3g}", margin, verdict])
     return rows
+
+
+def _change(effect: Effect) -> str:
+    return f"{effect.reference} -> {effect.level}"
+
+
+def _clearness(effect: Effect) -> float:
+    """An effect as a multiple of its margin."""
+    if effect.margin is None or not effect.difference:
+        return 0.0
+    return abs(effect.difference) / effect.margin if effect.margin else math.inf
 
 
 def as_csv(comparison: Comparison) -> str:
