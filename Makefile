@@ -1,8 +1,8 @@
-# setup: environment    demo: a first training run    test: the whole suite    check: what a contributor runs
+# setup: environment    demo: a first training run    test: the suite    nightly: what takes minutes    check: what a contributor runs
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test check format clean
+.PHONY: setup demo test nightly check format clean
 
 setup: .venv/ready
 
@@ -18,11 +18,14 @@ demo: setup
 test: setup
 	$(BIN)/python -m pytest
 
+nightly: setup
+	$(BIN)/python -m pytest -m nightly
+
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+	$(BIN)/python -m pytest -m "not slow and not nightly and not gpu"
 
 format: setup
 	$(BIN)/ruff check --fix .

@@ -42,7 +42,7 @@ def overrides(case: Case, folder: Path, cap: int | None) -> list[str]:
         fraction = (cap - CONTEXT_GIB) * 2**30 / card_bytes()
         words += [
             f"hw.memory_gib={cap:g}", "hw.memory_check=false",
-            f'+hw.env.PYTORCH_CUDA_ALLOC_CONF="per_process_memory_fraction:{fraction:.5f}"',
+            f'+hw.env.PYTORCH_CUDA_ALLOC_CONF="per_process_memory_fraction:{fraction:.5f},expandable_segments:True"',
         ]  # fmt: skip
     return words
 

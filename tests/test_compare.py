@@ -107,7 +107,7 @@ def test_no_ranking_where_it_would_be_none(
     out = capsys.readouterr().out
     assert "not ranked" in out and sentence in out and "  1. " not in out
     html = (tmp_path / "out" / "compare.html").read_text()
-    assert "These runs are not ranked by eval/loss" in html and sentence in html
+    assert "Not ranked by eval/loss, since" in html and sentence in html
     start(["compare", str(tmp_path / "day"), "--anyway", "--out", str(tmp_path / "out")])
     out = capsys.readouterr().out
     assert "  1. " in out and sentence in out

@@ -4,19 +4,30 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from composing import resolved
-from sft_exp import launch, machines
+from sft_exp import faults, launch, machines, rundir
+from sft_exp.errors import ConfigError, RunFailed
+from sft_exp.request import Request
 from sft_exp.rules import hw
+from sft_exp.rundir import RunDir
+from sft_exp.schema import Hw
 
 ROOT = Path(__file__).parents[1]
 NAMES = ("sftexp0", "sftexp1")
+TINY = (
+    "model=tiny", "hw=cpu", "eval=off", "dataset.limit=40", "dataset.max_length=64", "train.global_batch=4",
+    "train.micro_batch=1", "train.logging_steps=1",
+)  # fmt: skip
 TWO = ("hw=cpu", "hw.processes=1", "hw.machines=2", "hw.rendezvous=10.77.0.1:29500")
 
 
@@ -38,6 +49,42 @@ def test_number_of_this_machine() -> None:
     assert machines.index({"SLURM_NODEID": "3"}) == 3
     assert machines.index({"SLURM_NODEID": "3", "SFT_EXP_MACHINE": "1"}) == 1
     assert machines.index({}) == 0
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "launchers").iterdir()), ids=lambda file: file.name)
+def test_launchers_are_correct_shell(script: Path) -> None:
+    subprocess.run(["bash", "-n", script], check=True)
+
+
+def rendezvous() -> str:
+    return f"127.0.0.1:{launch.free_port()}"
+
+
+def test_a_machine_that_cannot_take_part_is_heard_of() -> None:
+    place = rendezvous()
+    first = machines.First(place, 2)
+    machines.join(place, 1, [], problem="too little memory")
+    with pytest.raises(ConfigError, match="machine 1: too little memory"):
+        first.gather("/r", [])
+    first.end("refused", "")
+
+
+def test_a_refusal_reaches_the_others() -> None:
+    profile = Hw(machines=2, rendezvous=rendezvous())
+    with pytest.raises(ConfigError), machines.first(profile):
+        peer = machines.join(str(profile.rendezvous), 1, [])
+        raise ConfigError("no such model")
+    with pytest.raises(RunFailed, match="the run on machine 0 was refused: no such model"):
+        peer.expect("folder", 10)
+
+
+def test_the_rank_that_died_is_counted_over_all_machines(here: Path) -> None:
+    run = RunDir(here / "run")
+    run.logs.mkdir(parents=True)
+    run.faults.mkdir()
+    rundir.write_json(run.request, Request(experiment=resolved(*TWO, "hw.processes=2")))
+    (run.logs / "launcher1.log").write_text("failed (exitcode: -9) local_rank: 1 (pid: 7) of binary: python")
+    assert str(faults.to_error(run, faults.launcher(1), 1)).startswith("rank3 was killed by SIGKILL")
 
 
 def sh(command: str) -> None:
@@ -65,16 +112,19 @@ def namespaces() -> Iterator[None]:
         sh(f"ip netns del {name}")
 
 
-def start(folder: Path, number: int, steps: int) -> subprocess.Popen[str]:
-    words = [
-        "model=tiny", *TWO, "+hw.env.GLOO_SOCKET_IFNAME=eth0", f"outputs={folder}", "train.global_batch=8",
-        f"train.max_steps={steps}", "train.logging_steps=1", "train.micro_batch=1",
-    ]  # fmt: skip
-    return subprocess.Popen(
-        ["ip", "netns", "exec", NAMES[number], str(ROOT / "launchers" / "torchrun_multinode.sh"), str(number), *words],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-    )  # fmt: skip
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+
+
+def start(folder: Path, number: int, *words: str) -> subprocess.Popen[str]:
+    """One machine of a run, with what it prints in `<number>.txt`."""
+    words = (*TINY, *TWO[1:], "+hw.env.GLOO_SOCKET_IFNAME=eth0", f"outputs={folder}", *words)
+    script = str(ROOT / "launchers" / "torchrun_multinode.sh")
+    with (folder / f"{number}.txt").open("w") as output:
+        return subprocess.Popen(
+            ["ip", "netns", "exec", NAMES[number], script, str(number), *words],
+            stdout=output, stderr=subprocess.STDOUT, text=True, start_new_session=True, env=environment(),
+        )  # fmt: skip
 
 
 def losses(folder: Path) -> list[float]:
@@ -83,39 +133,59 @@ def losses(folder: Path) -> list[float]:
     return [row["train/loss"] for row in rows if "train/loss" in row]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_machines_agree_with_one_process(tmp_path: Path, namespaces: None) -> None:
-    both = [start(tmp_path / "two", number, 3) for number in (0, 1)]
-    outputs = [process.communicate(timeout=300)[0] for process in both]
-    assert [process.returncode for process in both] == [0, 0], "\n".join(outputs)
-    subprocess.run(
-        [ROOT / ".venv/bin/python", "-m", "sft_exp", "model=tiny", "hw=cpu", f"outputs={tmp_path}/one",
-         "train.global_batch=8", "train.max_steps=3", "train.logging_steps=1", "train.micro_batch=1"],
-        check=True, env={**os.environ, "PYTHONPATH": str(ROOT / "src")}, capture_output=True,
-    )  # fmt: skip
-    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-4)
+    two, one = tmp_path / "two", tmp_path / "one"
+    two.mkdir()
+    both = [start(two, number, "train.max_steps=3") for number in (0, 1)]
+    codes = [process.wait(500) for process in both]
+    text = "\n".join((two / f"{number}.txt").read_text() for number in (0, 1))
+    assert codes == [0, 0], text
+    argv = [sys.executable, "-m", "sft_exp", *TINY, "train.max_steps=3", f"outputs={one}", "tracking=none"]
+    subprocess.run(argv, check=True, env=environment(), capture_output=True)
+    assert losses(two) == pytest.approx(losses(one), rel=1e-4)
+    assert len(losses(two)) == 3
+    with sqlite3.connect(two / "mlflow.db") as store:
+        assert store.execute("select status from runs").fetchall() == [("FINISHED",)]
+    (folder,) = two.glob("*/*/request.json")
+    assert {file.name for file in (folder.parent / "logs").glob("launcher*")} == {"launcher.log", "launcher1.log"}
 
 
-@pytest.mark.slow
+def lose(number: int, fault: str) -> None:
+    """Make a machine fail in one of the ways that machines do."""
+    if fault == "link":
+        sh(f"ip -n {NAMES[number]} link set eth0 down")
+        return
+    for pid in processes_on(number):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL if fault == "killed" else signal.SIGSTOP)
+
+
+def processes_on(number: int) -> list[int]:
+    argv = ["ip", "netns", "pids", NAMES[number]]
+    return [int(pid) for pid in subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("lost", [0, 1])
 @pytest.mark.parametrize("fault", ["killed", "stopped", "link"])
-def test_a_lost_machine_ends_the_other(tmp_path: Path, namespaces: None, fault: str) -> None:
-    first, second = (start(tmp_path, number, 100000) for number in (0, 1))
-    deadline = time.monotonic() + 200
+def test_a_lost_machine_ends_the_other(tmp_path: Path, namespaces: None, fault: str, lost: int) -> None:
+    both = [start(tmp_path, number, "train.max_steps=100000", "tracking=none") for number in (0, 1)]
+    deadline = time.monotonic() + 300
     while not (list(tmp_path.glob("*/*/metrics.jsonl")) and losses(tmp_path)) and time.monotonic() < deadline:
         time.sleep(0.5)
-    pids = subprocess.run(["ip", "netns", "pids", NAMES[1]], capture_output=True, text=True, check=True).stdout.split()
-    if fault == "link":
-        sh(f"ip -n {NAMES[1]} link set eth0 down")
-    else:
-        for pid in pids:
-            os.kill(int(pid), signal.SIGKILL if fault == "killed" else signal.SIGSTOP)
+    lose(lost, fault)
     begun = time.monotonic()
-    text = first.communicate(timeout=120)[0]
+    code = both[1 - lost].wait(120)
     took = time.monotonic() - begun
-    left = subprocess.run(["ip", "netns", "pids", NAMES[1]], capture_output=True, text=True, check=True).stdout.split()
-    for pid in left:
-        os.kill(int(pid), signal.SIGKILL)
-    second.wait(60)
-    assert first.returncode == 1, text
-    assert "machine 1" in text, text
+    for pid in processes_on(lost):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    both[lost].wait(60)
+    text = (tmp_path / f"{1 - lost}.txt").read_text()
+    print(f"machine {lost} {fault}: the other ended after {took:.1f} s: {text.splitlines()[-1]}")
+    assert code == 1, text
+    assert f"sft_exp: machine {lost}" in text, text
+    assert "Traceback" not in text, text
     assert took < 60, took
+    assert not processes_on(1 - lost)

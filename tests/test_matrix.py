@@ -113,7 +113,7 @@ def save(network: Any, run: RunDir) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("kind", "tied", "added"), CASES, ids=NAMES)
 def test_one_process(tmp_path: Path, bases: dict[bool, Path], kind: str, tied: bool, added: bool) -> None:
     run = prepared(tmp_path, bases[tied], kind, added, "hw=cpu")
@@ -127,7 +127,7 @@ def allowed(zero: str, kind: str, added: bool) -> bool:
     return not (zero == "3" and added and kind != "full")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("zero", ["2", "3"])
 def test_two_ranks(tmp_path: Path, bases: dict[bool, Path], zero: str) -> None:
     """All in the same two ranks, one after the other: starting them anew would take minutes."""

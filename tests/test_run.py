@@ -311,6 +311,16 @@ def test_a_signal_ends_everything_in_order(tmp_path: Path, number: signal.Signal
     assert mlflow_status(run) == "KILLED"
 
 
+def test_a_stop_before_anything_is_started_is_clean(tmp_path: Path) -> None:
+    process = start(tmp_path, *TINY, "hw=cpu")
+    deadline = time.monotonic() + 100
+    while not list((tmp_path / "outputs").glob("*/*/config.json")) and time.monotonic() < deadline:
+        time.sleep(0.002)
+    process.send_signal(signal.SIGINT)
+    assert "Traceback" not in finish(process, code=130)
+    assert json.loads((run_folder(tmp_path) / "status.json").read_text())["state"] == "stopped"
+
+
 @pytest.mark.parametrize("victim", ["parent asked", "parent killed", "rank killed"])
 def test_compilers_end_with_their_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, victim: str) -> None:
     folder = tmp_path / "extensions" / "deepspeed_shm_comm"

@@ -122,7 +122,7 @@ def qwen() -> Path:
     return folder / "package" / "models"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_model_and_tokenizer_in_both_loaders(tmp_path: Path, old: Path) -> None:
     """A model that rotates by another base than 10,000: 4.57 would load it without a word and compute nonsense."""
     model = tiny(special_tokens=TOKENS)
@@ -130,7 +130,7 @@ def test_model_and_tokenizer_in_both_loaders(tmp_path: Path, old: Path) -> None:
     compare(tmp_path, {**expected, "ends": [2050]}, old)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["instruct", "base", "r1"])
 def test_qwen_files_in_both_loaders(tmp_path: Path, qwen: Path, old: Path, kind: str) -> None:
     """As published; with the end token of a base model; with the template of R1."""
@@ -148,7 +148,7 @@ def test_qwen_files_in_both_loaders(tmp_path: Path, qwen: Path, old: Path, kind:
     compare(tmp_path / "saved", expected, old)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["qwen2_5", "llama3", "deepseek_r1_distill"])
 def test_templates_in_both_loaders(tmp_path: Path, old: Path, name: str) -> None:
     published(name).save_pretrained(tmp_path / "source")

@@ -25,7 +25,7 @@ from training import train
 pytestmark = pytest.mark.slow
 
 KINDS = ("full", "lora", "qlora")
-QUESTION, ANSWER = "0 + 1", "It is 1."
+QUESTION, ANSWER = "0 + 1", "<chunk>It is 1.</chunk>"
 CPU = torch.device("cpu")
 TOKENS = '["<chunk>","</chunk>"]'
 LOADERS = """
@@ -68,6 +68,7 @@ def run(request: pytest.FixtureRequest, base: Path, tmp_path_factory: pytest.Tem
         tmp_path_factory.mktemp(kind), f"adapter={kind}", f"model.path={base}", "model.weights=pretrained",
         f"model.special_tokens={TOKENS}", "train.max_steps=80", f"train.learning_rate={rate}",
         "train.scheduler=linear", conversations=1,
+        answer="<chunk>It is %d.</chunk>",
     )  # fmt: skip
     facts, _ = record.collect(NO_CARDS, [], [])
     rundir.write_json(made.record, facts)
@@ -152,6 +153,7 @@ def test_trained_and_base_answer(run: RunDir) -> None:
     assert (cut.cut, cut.tokens) == (True, 2)
 
 
+@pytest.mark.nightly  # waits for words on a terminal, which a busy machine is late with
 def test_a_terminal(run: RunDir) -> None:
     with Terminal([sys.executable, "-m", "sft_exp", "chat", str(run.path), "--base"], run.path) as terminal:
         terminal.wait_for("you> ")

@@ -45,9 +45,10 @@ def distribute(source: Path, targets: Sequence[Path], side: npt.NDArray[np.int8]
     """Copy each row to the target that `side` names, shape (rows,); a negative side leaves the row out."""
     at = 0
     with ExitStack() as stack:
-        mapped = stack.enter_context(pa.memory_map(str(source)))
+        # Read, not mapped: pages of a mapped file count as the memory of the process, and the file may be large.
+        opened = stack.enter_context(pa.OSFile(str(source), "rb"))
         streams = [stack.enter_context(writer(target)) for target in targets]
-        for rows in pa.ipc.open_stream(mapped):
+        for rows in pa.ipc.open_stream(opened):
             sides = side[at : at + rows.num_rows]
             for number, stream in enumerate(streams):
                 stream.write_batch(rows.filter(pa.array(sides == number)))

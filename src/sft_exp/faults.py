@@ -6,6 +6,7 @@ import time
 import traceback
 from typing import Any
 
+from sft_exp import request as requests
 from sft_exp import rundir
 from sft_exp.errors import ConfigError, RunFailed, SftExpError
 from sft_exp.rundir import RunDir
@@ -32,10 +33,15 @@ def first(run: RunDir) -> dict[str, Any] | None:
     return min(found, key=lambda fault: float(fault["time"]), default=None)
 
 
+def launcher(number: int) -> str:
+    """Name of the launcher's process and log on a machine."""
+    return f"launcher{number or ''}"
+
+
 def to_error(run: RunDir, process: str, code: int | None) -> SftExpError:
     """The error that tells the user how a process ended."""
     fault = first(run)
-    died = _died(run) if process == "launcher" else None
+    died = _died(run, process) if process.startswith(launcher(0)) else None
     if fault and fault["mistake"]:
         return ConfigError(*str(fault["message"]).split("\n"))
     # A rank that was killed leaves no fault; those of the others then only say that they miss it.
@@ -56,12 +62,21 @@ def _last_words(run: RunDir, process: str) -> str:
     return f"the end of its log:\n{text}" if text.strip() else "its log is empty"
 
 
-def _died(run: RunDir) -> tuple[int, int] | None:
-    """Rank and exit code of the process that a launcher names as the first that failed."""
-    log = run.logs / "launcher.log"
+def _died(run: RunDir, process: str) -> tuple[int, int] | None:
+    """Rank, counted over all machines, and exit code of the process that a launcher names as the first that failed."""
+    log = run.logs / f"{process}.log"
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    elastic = re.search(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)", text)
-    return (int(elastic[2]), int(elastic[1])) if elastic else None
+    elastic = re.findall(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)", text)
+    if not elastic:
+        return None
+    code, local = map(int, elastic[-1])  # a resumed run adds to the log
+    return _first_rank(run, process) + local, code
+
+
+def _first_rank(run: RunDir, process: str) -> int:
+    """Lowest rank of the machine whose launcher this is."""
+    number = int(process.removeprefix(launcher(0)) or 0)
+    return number * (requests.read(run.request).experiment.hw.processes or 1) if number else 0
 
 
 def _ending(code: int | None) -> str:

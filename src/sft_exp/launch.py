@@ -29,6 +29,8 @@ PLAN_PORT = 29500
 """Port shown where nothing is started."""
 AFTERMATH_S = 10.0
 """Seconds the launcher has to end by itself after a rank has reported a fault."""
+ALLOCATOR = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}
+"""Variables that set torch's allocator, the new name and the old one: a user's own setting is left alone."""
 
 
 def command(
@@ -107,6 +109,9 @@ def added(experiment: Experiment, base: Mapping[str, str], port: int) -> dict[st
     if hw.device is Device.cuda:
         # CUDA numbers the fastest card first unless told to count as the driver, nvidia-smi and `hw.devices` do.
         extra["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+        if not ALLOCATOR & (base.keys() | hw.env.keys()):
+            # Blocks may grow, so that free memory is not lost in pieces between them (docs/memory.md has a run).
+            extra["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
     return extra
 
 

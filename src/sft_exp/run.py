@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import sys
 import time
 from pathlib import Path
@@ -33,27 +34,34 @@ from sft_exp.resolve import resolve
 from sft_exp.rundir import RunDir
 from sft_exp.tracking import Tracker
 
+HELD = (signal.SIGINT, signal.SIGTERM)
+"""Signals that wait while a run folder is made."""
+
 
 def run(request: Request) -> RunDir:
     """Train once. Raises ConfigError before anything is lost, RunFailed or RunStopped with the run folder's name."""
-    started = time.time()
     machine = look()
     if request.experiment.hw.machines > 1 and (number := machines.index()):
         return member.run(request, machine, number)
-    # Bound before there is a folder: an address that is not this machine's leaves nothing.
-    line = _line(request)
-    request, run = _folder(request, machine)
-    facts, diff = record.collect(machine, request.argv, request.overrides)
-    port = request.port or launch.free_port()
-    if line is not None:
-        port = machines.address(str(request.experiment.hw.rendezvous))[1] + 1
-    argv, env = _write_records(request, run, facts, diff, port)
+    # Open before there is a folder: an address that is not this machine's leaves nothing.
+    with machines.first(request.experiment.hw) as line:
+        return _run(request, machine, line)
+
+
+def _run(request: Request, machine: Machine, line: First | None) -> RunDir:
+    """The run on this machine, the first of several if there is a line to others."""
+    started = time.time()
+    with launch.stop_on_signal():
+        request, run = _folder(request, machine)
     processes, tracker, progress = Processes(run), Tracker(request, run), Progress(request, run)
-    progress.begin(argv)
     earlier, offset = metrics.read_rows(run.metrics)  # of a resumed run: shown before, perhaps not sent
     outcome, message = "failed", "ended before its first step"
     try:
         with launch.stop_on_signal():
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
+            facts, diff = record.collect(machine, request.argv, request.overrides)
+            argv, env = _write_records(request, run, facts, diff, _port(request))
+            progress.begin(argv)
             if line:
                 line.gather(str(run.path), request.overrides)
             # The ranks import their libraries while the data is prepared; they wait for its report before they go on.
@@ -86,9 +94,12 @@ def run(request: Request) -> RunDir:
     return run
 
 
-def _line(request: Request) -> First | None:
+def _port(request: Request) -> int:
+    """Port of the ranks: the one after that of the line, where other machines have to know it."""
     hw = request.experiment.hw
-    return First(hw.rendezvous, hw.machines) if hw.machines > 1 and hw.rendezvous and ":" in hw.rendezvous else None
+    if hw.machines > 1:
+        return machines.address(str(hw.rendezvous))[1] + 1
+    return request.port or launch.free_port()
 
 
 def _folder(request: Request, machine: Machine) -> tuple[Request, RunDir]:
@@ -100,7 +111,12 @@ def _folder(request: Request, machine: Machine) -> tuple[Request, RunDir]:
     findings = check.check(request.experiment, machine)
     check.refuse(findings)
     show([*findings.warnings, *preflight.notes(request.experiment, machine)])
-    return request, rundir.create(request)
+    signal.pthread_sigmask(signal.SIG_BLOCK, HELD)  # from here to where the folder's end is taken care of
+    try:
+        return request, rundir.create(request)
+    except BaseException:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
+        raise
 
 
 def show(notes: list[str]) -> None:
@@ -142,7 +158,7 @@ def deepspeed(request: Request) -> dict[str, Any] | None:
 
 def _ranks_name(request: Request) -> str:
     """Log of the started command: the single rank itself, or the launcher, whose ranks write their own logs."""
-    return "rank0" if request.experiment.hw.ranks == 1 else "launcher"
+    return "rank0" if request.experiment.hw.ranks == 1 else faults.launcher(0)
 
 
 def _tags(request: Request, run: RunDir, facts: dict[str, Any]) -> dict[str, Any]:

@@ -110,7 +110,8 @@ class Trainer(SFTTrainer):  # type: ignore[misc]
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, torch.Tensor] | None = None) -> None:
         """Save, and read the final model again while the gathered weights are at hand."""
-        super()._save(output_dir, state_dict)
+        # transformers takes each tensor out of the dictionary when it is written.
+        super()._save(output_dir, dict(state_dict) if state_dict is not None else None)
         if self.args.should_save and output_dir == str(self.run.model):
             saved.require_whole(self.run.model, self.trainable)
             self.reopened = reopen.weights(self.run.model, reopen.expected(self.model, state_dict))

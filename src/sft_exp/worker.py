@@ -36,12 +36,17 @@ def wait_for_data(run: RunDir) -> None:
         time.sleep(0.02)
 
 
+def pid_file(run: RunDir, group: int) -> Path:
+    """File that says that this rank lives; numbers of processes on other machines than the first mean nothing there."""
+    return run.pids / (f"{os.getpid()}.machine{group}" if group else str(os.getpid()))
+
+
 def main() -> None:
     """Train; leave a fault behind if it fails."""
     die_with_parent()
     run, rank = RunDir(Path(sys.argv[1])), int(os.environ["RANK"])
     own_log(run, rank)
-    (run.pids / str(os.getpid())).touch()
+    pid_file(run, int(os.environ.get("GROUP_RANK", "0"))).touch()
     try:
         asked = request.read(run.request)
         for library in not_needed(asked.experiment):

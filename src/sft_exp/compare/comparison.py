@@ -33,6 +33,15 @@ class Comparison:
     effects: list[Effect]
 
     @property
+    def caveat(self) -> str:
+        """How the objections are introduced."""
+        if not self.ranked:
+            return f"not ranked by {self.metric}, since"
+        if all(one.tokens_only for one in self.objections) and not difference.per_token(self.metric):
+            return "losses and other means over tokens are not compared, since"
+        return "ranked all the same, though"
+
+    @property
     def verdict(self) -> str:
         """The ranking in one sentence."""
         return ranking.verdict(self.ranked, self.factors, self.metric) if self.ranked else ""

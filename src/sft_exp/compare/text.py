@@ -29,7 +29,7 @@ def lines(comparison: Comparison, colour: bool) -> Iterator[str]:
         yield "\nwhat each variable moved (all others equal):"
         yield from effect_lines(one.effects)
     if one.objections:
-        yield "\nranked all the same, though" if one.ranked else f"\nnot ranked by {one.metric}, since"
+        yield f"\n{one.caveat}"
         yield from (f"  {objection.text}" for objection in one.objections)
     if one.objections and not one.ranked:
         yield "  --anyway ranks them all the same."

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterator
 
+from sft_exp import machines
 from sft_exp.hw import KNOWN
 from sft_exp.launch import INHERITED
 from sft_exp.nearest import closest
@@ -58,8 +59,7 @@ def _machines(experiment: Experiment) -> Iterator[str]:
         yield f"hw.machines={hw.machines} must be at least 1."
     if hw.machines <= 1:
         return
-    host, _, port = (hw.rendezvous or "").rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65535:
+    if not machines.is_address(hw.rendezvous):
         yield f"hw.rendezvous={hw.rendezvous} must be host:port of the first of hw.machines={hw.machines} machines."
     if hw.launcher is not Launcher.torchrun:
         yield f"hw.launcher={hw.launcher.value} starts one machine only: use torchrun with hw.machines={hw.machines}."
