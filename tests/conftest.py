@@ -26,7 +26,7 @@ def pytest_configure() -> None:
 
 
 def own_cores() -> None:
-    """Give each of several workers (pytest-xdist) cores of its own: two runs whose threads share cores wait in turns."""
+    """Give each of several workers (pytest-xdist) its own cores: threads of two runs on one core slow each other."""
     cores = sorted(os.sched_getaffinity(0))
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))

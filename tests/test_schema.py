@@ -158,6 +158,7 @@ ELSEWHERE = {
     "tracking.experiment": "test_tags_and_experiment_reach_the_store in this file",
     "tracking.tags": "test_tags_and_experiment_reach_the_store in this file",
     "resume": "test_resume.py",
+    **{f"sweep.{field.name}": "test_sweeps.py, test_search.py" for field in dataclasses.fields(schema.Sweep)},
 }
 
 

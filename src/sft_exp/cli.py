@@ -1,4 +1,4 @@
-"""The command line, and the only user of Hydra beside sweep.py: overrides in, one typed Experiment out."""
+"""The command line, and the only user of Hydra: overrides in, one typed Experiment out."""
 
 import contextlib
 import os
@@ -33,7 +33,6 @@ from sft_exp import (
     run,
     rundir,
     schema,
-    sweep,
     ui,
     words,
 )
@@ -41,6 +40,7 @@ from sft_exp.compare import command as compare
 from sft_exp.doctor import command as doctor
 from sft_exp.errors import ConfigError, SftExpError, report
 from sft_exp.request import Request, flatten
+from sft_exp.sweeps import command as sweep
 
 COMMANDS: dict[str, Callable[[Request], object]] = {
     "train": run.run,
@@ -161,10 +161,22 @@ def compose(argv: list[str]) -> tuple[list[Request], Path | None]:
             del os.environ["SFT_EXP_SWEEP_DIR"]
     if errors:
         raise errors[0]
-    if RunMode.MULTIRUN not in modes:
+    searches = bool(requests) and requests[0].experiment.sweep.sampler is not None
+    if searches and RunMode.MULTIRUN in modes:
+        raise ConfigError(
+            "a search chooses its values itself: put those of -m into sweep.space, or set sweep.sampler=null."
+        )
+    if RunMode.MULTIRUN not in modes and not searches:
         return requests, None
     outputs = Path(requests[0].experiment.outputs).expanduser().absolute()
     return requests, rundir.dated(outputs, "sweep")
+
+
+def compose_one(argv: list[str]) -> Request:
+    """The request of a command line that is no sweep."""
+    sys.argv[1:] = read_arguments(argv)[1]
+    [request], _ = compose(argv)
+    return request
 
 
 @contextlib.contextmanager
@@ -194,6 +206,10 @@ def start(argv: list[str]) -> None:
     if sweep_folder is None:
         for request in requests:  # none at all after --help or --cfg
             COMMANDS[command](request)
+    elif command == "train" and requests[0].experiment.sweep.sampler is not None:
+        from sft_exp.sweeps import search  # optuna is an extra
+
+        search.run(requests[0], sweep_folder, compose_one)
     elif command == "train":
         sweep.run(requests, sweep_folder)
     elif command == "plan":

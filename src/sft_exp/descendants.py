@@ -32,6 +32,21 @@ def adopt_orphans() -> None:
 
 def living() -> Iterator[Process]:
     """Every process that can be seen; zombies are dead."""
+    return (process for process, state in _seen() if state not in "ZX")
+
+
+def children(pid: int) -> list[Process]:
+    """Living children of a process."""
+    return [process for process in living() if process.parent == pid]
+
+
+def zombies(pid: int) -> list[Process]:
+    """Children of a process that have ended and were not waited for."""
+    return [process for process, state in _seen() if state == "Z" and process.parent == pid]
+
+
+def _seen() -> Iterator[tuple[Process, str]]:
+    """Every process with the letter of its state."""
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue
@@ -39,18 +54,17 @@ def living() -> Iterator[Process]:
             state, parent, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
         except OSError:  # it has just ended
             continue
-        if state not in "ZX":
-            yield Process(int(folder.name), int(parent), int(session))
+        yield Process(int(folder.name), int(parent), int(session)), state
 
 
 def below(pid: int) -> list[Process]:
     """Children of a process, their children and so on."""
-    children: dict[int, list[Process]] = {}
+    by_parent: dict[int, list[Process]] = {}
     for process in living():
-        children.setdefault(process.parent, []).append(process)
+        by_parent.setdefault(process.parent, []).append(process)
     found, unvisited = [], [pid]
     while unvisited:
-        new = children.get(unvisited.pop(), [])
+        new = by_parent.get(unvisited.pop(), [])
         found += new
         unvisited += [process.pid for process in new]
     return found

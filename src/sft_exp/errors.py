@@ -4,6 +4,7 @@ SftExpError            one sentence, no traceback
  +- ConfigError        the user's mistake: exit code 2
  +- RunFailed          a started run ended badly: exit code 1
  +- RunStopped         a signal ended the run: exit code 128 + signal
+     +- RunPruned      the search of a sweep gave the run up
 """
 
 import sys
@@ -36,6 +37,10 @@ class RunStopped(SftExpError):
     def __init__(self, message: str, signal_number: int) -> None:
         super().__init__(message)
         self.exit_code = 128 + signal_number
+
+
+class RunPruned(RunStopped):
+    """The search that a run belongs to has given it up: its evaluations are worse than those of earlier trials."""
 
 
 def report(error: SftExpError) -> NoReturn:

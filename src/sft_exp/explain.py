@@ -63,6 +63,7 @@ OPEN = (
     "zero.extra.",
     "hw.env.",
     "tracking.tags.",
+    "sweep.space.",
     "dataset.role_map.",
     "dataset.columns.",
     MIXTURE,

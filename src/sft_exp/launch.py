@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from sft_exp import descendants
-from sft_exp.errors import RunStopped
+from sft_exp.errors import RunPruned, RunStopped
 from sft_exp.rundir import RunDir
 from sft_exp.schema import Device, Experiment, Launcher
 
@@ -23,6 +23,8 @@ INHERITED = re.compile(
 """Variables left over from other launches, which would change this one in silence."""
 GRACE_S = 20.0
 """Seconds the ranks have to end after a signal before they are killed."""
+PRUNE = signal.SIGUSR1
+"""Signal by which a sweep ends a job that its search has given up."""
 PLAN_PORT = 29500
 """Port shown where nothing is started."""
 AFTERMATH_S = 10.0
@@ -132,12 +134,14 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def stop_on_signal() -> Iterator[None]:
-    """SIGTERM and SIGINT become RunStopped, so that everything is ended in order; the old handlers come back after."""
+    """SIGTERM, SIGINT and `PRUNE` become errors, so that everything is ended in order; the old handlers come back."""
 
     def stop(number: int, _: object) -> None:
+        if number == PRUNE:
+            raise RunPruned("pruned by the search of its sweep", number)
         raise RunStopped(f"stopped by {signal.Signals(number).name}", number)
 
-    old = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    old = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT, PRUNE)}
     try:
         yield
     finally:

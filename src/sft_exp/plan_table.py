@@ -7,6 +7,7 @@ from sft_exp.request import Request
 from sft_exp.resolve import resolve
 from sft_exp.run import batch
 from sft_exp.schema import Experiment
+from sft_exp.sweeps import estimate, ready
 
 HEAD = ("micro batch", "GiB per GPU", "of", "host GiB", "verdict", "cheapest change that fits, or problem")
 
@@ -19,6 +20,8 @@ def compare(requests: list[Request]) -> None:
     widths = [max(len(cells[i]) for cells in rows) for i in range(len(rows[0]))]
     for cells in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
+    # Each job gets its share of the machine, as when the sweep is run.
+    print(f"\n{estimate.words([ready.shared(request.experiment, machine) for request in requests], machine)}")
     print("\nAll of one combination: the same command without -m and with one value for each key.")
 
 

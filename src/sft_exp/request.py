@@ -31,6 +31,8 @@ class Request:
     """Run folder, if the caller has chosen it (jobs of a sweep)."""
     parent_run_id: str | None = None
     """MLflow run of the sweep that this run belongs to."""
+    port: int | None = None
+    """Port at which the ranks meet, if the caller has chosen it: no two jobs of a sweep get the same."""
 
 
 def to_plain(value: Any) -> Any:
@@ -53,6 +55,8 @@ def from_plain(cls: type[T], data: dict[str, Any]) -> T:
 def _typed(hint: Any, value: Any) -> Any:
     if isinstance(hint, types.UnionType):
         hint = next(part for part in typing.get_args(hint) if part is not type(None))
+    if typing.get_origin(hint) is list and value is not None:
+        return [_typed(typing.get_args(hint)[0], item) for item in value]
     if typing.get_origin(hint) is dict:
         return {key: _typed(typing.get_args(hint)[1], item) for key, item in value.items()}
     if value is not None and isinstance(hint, type):

@@ -46,7 +46,7 @@ def reopen(request: Request, machine: Machine) -> tuple[Request, RunDir]:
     _refuse_finished(run, experiment)
     _rewind(run, int(checkpoint.name.rpartition("-")[2]))
     experiment = dataclasses.replace(experiment, resume=str(run.path))
-    again = dataclasses.replace(recorded, experiment=experiment, argv=request.argv)
+    again = dataclasses.replace(recorded, experiment=experiment, argv=request.argv, port=request.port)
     rundir.write_json(run.request, again)
     rundir.write_json(run.config, experiment)
     return again, run

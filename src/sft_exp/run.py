@@ -24,7 +24,7 @@ from sft_exp import (
     zero,
 )  # fmt: skip
 from sft_exp.batch import Batch
-from sft_exp.errors import ConfigError, RunFailed, RunStopped
+from sft_exp.errors import ConfigError, RunFailed, RunPruned, RunStopped
 from sft_exp.launch import Processes
 from sft_exp.machine import Machine, look
 from sft_exp.machines import First
@@ -77,6 +77,9 @@ def _run(request: Request, machine: Machine, line: First | None) -> RunDir:
     except ConfigError as error:
         outcome, message = "refused", str(error)
         raise
+    except RunPruned as error:
+        outcome, message = "pruned", str(error)
+        raise
     except (RunStopped, KeyboardInterrupt) as error:
         outcome, message = "stopped", str(error)
         raise
@@ -94,7 +97,9 @@ def _run(request: Request, machine: Machine, line: First | None) -> RunDir:
 def _port(request: Request) -> int:
     """Port of the ranks: the one after that of the line, where other machines have to know it."""
     hw = request.experiment.hw
-    return machines.ranks_port(str(hw.rendezvous)) if hw.machines > 1 else launch.free_port()
+    if hw.machines > 1:
+        return machines.ranks_port(str(hw.rendezvous))
+    return request.port or launch.free_port()
 
 
 def _folder(request: Request, machine: Machine) -> tuple[Request, RunDir]:
@@ -226,7 +231,7 @@ def _finish(run: RunDir, tracker: Tracker, progress: Progress, outcome: str, mes
         shutil.rmtree(run.path, ignore_errors=True)
         progress.removed()
         return
-    status = {"finished": "FINISHED", "stopped": "KILLED"}.get(outcome, "FAILED")
+    status = {"finished": "FINISHED", "stopped": "KILLED", "pruned": "KILLED"}.get(outcome, "FAILED")
     tags = {"outcome": outcome, **({"reason": message} if message else {})}
     if run.behaviour.exists():
         tags["behaviour"] = rundir.read_json(run.behaviour)["headline"]

@@ -92,6 +92,30 @@ class TrackingKind(Enum):
     none = "none"
 
 
+class Sampler(Enum):
+    """How a search chooses the values of its next trial."""
+
+    tpe = "tpe"
+    random = "random"
+    grid = "grid"
+    nsga2 = "nsga2"
+
+
+class Pruner(Enum):
+    """When a search gives a trial up by its intermediate values."""
+
+    none = "none"
+    median = "median"
+    hyperband = "hyperband"
+
+
+class Direction(Enum):
+    """Which values of an objective are better."""
+
+    minimize = "minimize"
+    maximize = "maximize"
+
+
 @dataclass(kw_only=True, slots=True)
 class Shape:
     """The architecture's numbers, as in the checkpoint's config.json: enough to build it or plan its memory."""
@@ -405,6 +429,33 @@ class Tracking:
 
 
 @dataclass(kw_only=True, slots=True)
+class Sweep:
+    """How several jobs are run, and what a search is for; a single run needs none of it."""
+
+    per_device: int = 1
+    """Jobs that share one GPU, or the CPU, at a time; each is planned for its share of the memory."""
+    resume: str | None = None
+    """Null goes on with the unfinished sweep of the same command, if there is one; `never` starts anew; a sweep folder
+    goes on with that one and tries its failed jobs again."""
+    objective: list[str] = field(default_factory=lambda: ["eval/loss"])
+    """Logged metrics by which jobs are compared; two need `sampler=nsga2`."""
+    direction: list[Direction] = field(default_factory=lambda: [Direction.minimize])
+    """For each objective, which values are better."""
+    sampler: Sampler | None = None
+    """Search with Optuna: `tpe`, `random`, `grid` or `nsga2`; null runs the combinations of the command line."""
+    trials: int = 20
+    """Jobs of a search."""
+    space: dict[str, Any] = field(default_factory=dict)
+    """What a search varies: a list of values for each key, or a range as `{low: 1e-5, high: 1e-3, log: true}`."""
+    pruner: Pruner = Pruner.none
+    """Ends hopeless jobs of a search by the objective of their evaluations, so it needs `train.eval_steps`."""
+    pruner_warmup: int = 0
+    """Steps for which no job is given up; with `hyperband` the smallest number of steps that a job is given."""
+    seed: int = 0
+    """Seed of the search."""
+
+
+@dataclass(kw_only=True, slots=True)
 class Experiment:
     """One run."""
 
@@ -415,6 +466,7 @@ class Experiment:
     hw: Hw = field(default_factory=Hw)
     train: Train = field(default_factory=Train)
     tracking: Tracking = field(default_factory=Tracking)
+    sweep: Sweep = field(default_factory=Sweep)
     eval: Eval = field(default_factory=Eval)
     name: str | None = None
     """Run name; null makes one of model, adapter, ZeRO stage and a short unique part."""

@@ -32,7 +32,9 @@ SUMMARY = (
 """Fields of `result.json` that are metrics at the end."""
 ENDING = {"outcome", "reason"}
 """Tags on how a run ended; it has none while it is on."""
-LEFT_OUT = ("hw.env", "tracking", "model.shape", "outputs", "resume", "name", "train.sample_prompts", "eval.limits")
+LEFT_OUT = (
+    "hw.env", "tracking", "model.shape", "outputs", "resume", "name", "train.sample_prompts", "eval.limits", "sweep",
+)  # fmt: skip
 """Configuration that is recorded in the run folder and would only clutter the comparison of runs."""
 
 
@@ -89,12 +91,27 @@ class Tracker:
     def _work(self, tags: dict[str, Any], derived: dict[str, Any], artifacts: list[Path]) -> None:
         try:
             made = self._open(tags, derived, artifacts)
-            while isinstance(item := self._queue.get(), list):
-                self._log(made, item)
+            item = self._queue.get()
+            while isinstance(item, list):
+                # One transaction for all that has come meanwhile: jobs of a sweep wait for each other at the store.
+                rows, item = self._waiting(item)
+                self._log(made, rows)
+                item = item or self._queue.get()
             assert item is not None
             self._finish(made, *item)
         except Exception as error:  # tracking must never end a training run; the reason is shown at the end
             self.error = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+    def _waiting(self, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], tuple[str, dict[str, Any]] | None]:
+        """Rows with those that wait behind them, and the end if it waits there."""
+        while True:
+            try:
+                item = self._queue.get_nowait()
+            except queue.Empty:
+                return rows, None
+            if not isinstance(item, list):
+                return rows, item
+            rows = rows + item
 
     def _open(self, tags: dict[str, Any], derived: dict[str, Any], artifacts: list[Path]) -> "MlflowClient":
         made, experiment_id = client(self.tracking)
