@@ -20,7 +20,7 @@ def over(cwd: Path) -> int:
     return sum(state in ("finished", "pruned") for state in sweeping.states(cwd))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(3000)
 def test_a_search_killed_twice_counts_each_trial_once(tmp_path: Path) -> None:
     import optuna

@@ -27,7 +27,7 @@ def running(cwd: Path) -> list[str]:
     return [job["folder"] for job in sweeping.record(cwd)["jobs"] if job["state"] == "running"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(1500)
 def test_faults_leave_other_jobs_alone_and_a_killed_driver_goes_on(tmp_path: Path) -> None:
     python_path = f"{FAULTY}:{os.environ.get('PYTHONPATH', '')}"
