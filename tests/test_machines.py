@@ -18,6 +18,7 @@ from composing import resolved
 from sft_exp import faults, launch, machines, rundir
 from sft_exp.errors import ConfigError, RunFailed
 from sft_exp.request import Request
+from sft_exp.rules import environment as shell
 from sft_exp.rules import hw
 from sft_exp.rundir import RunDir
 from sft_exp.schema import Hw
@@ -49,6 +50,15 @@ def test_number_of_this_machine() -> None:
     assert machines.index({"SLURM_NODEID": "3"}) == 3
     assert machines.index({"SLURM_NODEID": "3", "SFT_EXP_MACHINE": "1"}) == 1
     assert machines.index({}) == 0
+
+
+def test_a_machine_with_a_number_needs_to_know_the_others(here: Path) -> None:
+    alone, second = resolved("model=tiny", "hw=cpu"), {"SFT_EXP_MACHINE": "1"}
+    [sentence] = shell.problems(alone, second)
+    assert "SFT_EXP_MACHINE=1" in sentence
+    assert "hw.rendezvous=HOST:PORT" in sentence
+    assert not list(shell.problems(alone, {"SFT_EXP_MACHINE": "0"}))
+    assert not list(shell.problems(resolved(*TWO), second))
 
 
 @pytest.mark.parametrize("script", sorted((ROOT / "launchers").iterdir()), ids=lambda file: file.name)

@@ -31,6 +31,12 @@ def problems(experiment: Experiment, env: Mapping[str, str]) -> Iterator[str]:
     given = env.get("DS_ACCELERATOR", wanted)
     if experiment.zero.stage > 0 and experiment.hw.device is Device.cuda and given != wanted:
         yield f"DS_ACCELERATOR={given} in your shell sends DeepSpeed to another device than hw.device=cuda: unset it."
+    number = env.get("SFT_EXP_MACHINE", "")
+    if experiment.hw.machines == 1 and number not in ("", "0"):
+        yield (
+            f"SFT_EXP_MACHINE={number} says that this is one of several machines, and hw.machines is 1: add "
+            "hw.machines=N and hw.rendezvous=HOST:PORT, or unset it."
+        )
 
 
 def warnings(experiment: Experiment, env: Mapping[str, str]) -> Iterator[str]:
