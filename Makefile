@@ -3,6 +3,7 @@ PYTHON ?= python3
 # How many tests run at a time, each on cores of its own; memory for each: about 6 GiB.
 JOBS ?= 2
 BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 
 .PHONY: setup demo test nightly check format clean
 
@@ -18,7 +19,7 @@ demo: setup
 	$(BIN)/python -m sft_exp experiment=demo
 
 test: setup
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
+	$(PYTEST)
 
 nightly: setup
 	$(BIN)/python -m pytest -m nightly
@@ -27,7 +28,7 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal -m "not slow and not nightly and not gpu"
+	$(PYTEST) -m "not slow and not nightly and not gpu"
 
 format: setup
 	$(BIN)/ruff check --fix .
