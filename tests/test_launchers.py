@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 WORDS = ["model=tiny", "hw=cpu2", "zero=2"]
 
@@ -48,15 +50,20 @@ def test_slurm_asks_for_what_one_process_per_node_needs() -> None:
     ]  # fmt: skip
 
 
-def test_a_machine_script_prints_the_command_that_launch_command_derives(tmp_path: Path) -> None:
-    words = [*WORDS, "hw.machines=2", "hw.rendezvous=10.0.0.1:29500"]
+@pytest.mark.parametrize(
+    ("name", "added"), [("torchrun_multinode.sh", []), ("deepspeed_hostfile.sh", ["hw.launcher=deepspeed"])]
+)
+def test_a_machine_script_prints_the_command_that_launch_command_derives(
+    tmp_path: Path, name: str, added: list[str]
+) -> None:
+    words = [*added, *WORDS, "hw.machines=2", "hw.rendezvous=10.0.0.1:29500"]
     derived = output(tmp_path, sys.executable, "-m", "sft_exp", "launch-command", *words)
-    text = (ROOT / "launchers" / "torchrun_multinode.sh").read_text()
+    text = (ROOT / "launchers" / name).read_text()
     program(tmp_path, ".venv/bin/python", f'case "$*" in *launch-command*) exec {shlex.quote(sys.executable)} "$@";; '
             '*) echo "machine $SFT_EXP_MACHINE runs" "$@";; esac')  # fmt: skip
-    script = tmp_path / "launchers" / "torchrun_multinode.sh"
+    script = tmp_path / "launchers" / name
     script.parent.mkdir()
     script.write_text(text)
-    *printed, started = output(tmp_path, "bash", str(script), "1", *words)
+    *printed, started = output(tmp_path, "bash", str(script), "1", *words[len(added) :])
     assert printed == derived
     assert started == " ".join(["machine 1 runs -m sft_exp", *words])

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from composing import resolved
+from composing import machine, resolved
 from sft_exp import faults, launch, machines, rundir
 from sft_exp.errors import ConfigError, RunFailed
 from sft_exp.request import Request
@@ -29,6 +29,7 @@ TINY = (
     "model=tiny", "hw=cpu", "eval=off", "dataset.limit=40", "dataset.max_length=64", "train.global_batch=4",
     "train.micro_batch=1", "train.logging_steps=1",
 )  # fmt: skip
+CARDS = machine("4090", 4)
 TWO = ("hw=cpu", "hw.processes=1", "hw.machines=2", "hw.rendezvous=10.77.0.1:29500")
 
 
@@ -41,7 +42,25 @@ def test_command_of_each_machine(here: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("wrong", ["hw.rendezvous=far", "hw.launcher=deepspeed", "hw.machines=0", "+hw.rendezvous=a:x"])
+def test_command_of_each_machine_under_deepspeed(here: Path) -> None:
+    experiment = resolved(*TWO, "hw.launcher=deepspeed", "hw.processes=2")
+    text = [" ".join(launch.command(experiment, Path("/r"), 29501, "python", number=n)) for n in (0, 1)]
+    assert text == [
+        f"python -m deepspeed.launcher.runner --hostfile /r/hostfile --no_ssh --node_rank {n} "
+        "--include machine0:0,1@machine1:0,1 --master_addr 10.77.0.1 --master_port 29501 --no_local_rank "
+        "--module sft_exp.worker /r"
+        for n in (0, 1)
+    ]
+    assert launch.hostfile(experiment) == "machine0 slots=2\nmachine1 slots=2\n"
+    assert launch.hostfile(resolved(*TWO)) is None
+    chosen = resolved("hw=4090x4", *TWO[1:], "hw.launcher=deepspeed", "hw.processes=2", "hw.devices=[1,3]", on=CARDS)
+    assert launch.hostfile(chosen) == "machine0 slots=4\nmachine1 slots=4\n"
+    assert "--include machine0:1,3@machine1:1,3" in " ".join(launch.command(chosen, Path("/r"), 29501, "python"))
+
+
+@pytest.mark.parametrize(
+    "wrong", ["hw.rendezvous=far", "hw.launcher=accelerate", "hw.machines=0", "+hw.rendezvous=a:x"]
+)
 def test_what_cannot_be_started_is_refused(here: Path, wrong: str) -> None:
     assert list(hw.problems(resolved(*TWO, wrong.lstrip("+"))))
 
@@ -126,13 +145,12 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
 
 
-def start(folder: Path, number: int, *words: str) -> subprocess.Popen[str]:
+def start(folder: Path, number: int, *words: str, script: str = "torchrun_multinode.sh") -> subprocess.Popen[str]:
     """One machine of a run, with what it prints in `<number>.txt`."""
     words = (*TINY, *TWO[1:], "+hw.env.GLOO_SOCKET_IFNAME=eth0", f"outputs={folder}", *words)
-    script = str(ROOT / "launchers" / "torchrun_multinode.sh")
     with (folder / f"{number}.txt").open("w") as output:
         return subprocess.Popen(
-            ["ip", "netns", "exec", NAMES[number], script, str(number), *words],
+            ["ip", "netns", "exec", NAMES[number], str(ROOT / "launchers" / script), str(number), *words],
             stdout=output, stderr=subprocess.STDOUT, text=True, start_new_session=True, env=environment(),
         )  # fmt: skip
 
@@ -144,10 +162,11 @@ def losses(folder: Path) -> list[float]:
 
 
 @pytest.mark.nightly
-def test_two_machines_agree_with_one_process(tmp_path: Path, namespaces: None) -> None:
+@pytest.mark.parametrize(("script", "stage"), [("torchrun_multinode.sh", 0), ("deepspeed_hostfile.sh", 2)])
+def test_two_machines_agree_with_one_process(tmp_path: Path, namespaces: None, script: str, stage: int) -> None:
     two, one = tmp_path / "two", tmp_path / "one"
     two.mkdir()
-    both = [start(two, number, "train.max_steps=3") for number in (0, 1)]
+    both = [start(two, number, "train.max_steps=3", f"zero={stage}", script=script) for number in (0, 1)]
     codes = [process.wait(500) for process in both]
     text = "\n".join((two / f"{number}.txt").read_text() for number in (0, 1))
     assert codes == [0, 0], text

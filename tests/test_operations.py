@@ -84,11 +84,11 @@ def wait_for(condition: Callable[[], Any], seconds: float = 60) -> Any:
 
 
 @pytest.fixture
-def compiling(folder: Path) -> Iterator[Callable[[], "contextlib.ExitStack[None]"]]:
+def compiling(folder: Path) -> Iterator[Callable[[], "contextlib.ExitStack[bool | None]"]]:
     """Wait until a compiler reads the pipe; it goes on reading until what is returned is closed."""
     with contextlib.ExitStack() as ends:
 
-        def wait() -> "contextlib.ExitStack[None]":
+        def wait() -> "contextlib.ExitStack[bool | None]":
             end = ends.enter_context(contextlib.ExitStack())
             end.callback(os.close, wait_for(lambda: writer(folder.parent / "pipe.h")))
             return end

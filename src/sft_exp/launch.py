@@ -29,6 +29,8 @@ PLAN_PORT = 29500
 """Port shown where nothing is started."""
 AFTERMATH_S = 10.0
 """Seconds the launcher has to end by itself after a rank has reported a fault."""
+HOSTFILE = "hostfile"
+"""List of the machines in the run folder, for DeepSpeed's launcher."""
 ALLOCATOR = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}
 """Variables that set torch's allocator, the new name and the old one: a user's own setting is left alone."""
 
@@ -44,12 +46,8 @@ def command(
         return [python, "-m", *worker]
     launcher = experiment.hw.launcher
     if launcher is Launcher.deepspeed:
-        # `--num_gpus` would always take the first cards, whatever CUDA_VISIBLE_DEVICES says; on the CPU there are none.
-        cards = ",".join(str(index) for index in experiment.hw.devices or range(count))
-        on_cards = experiment.hw.device is Device.cuda
-        chosen = ["--include", f"localhost:{cards}"] if on_cards else ["--num_gpus", str(count)]
         return [
-            python, "-m", "deepspeed.launcher.runner", *chosen, "--master_port", str(port),
+            python, "-m", "deepspeed.launcher.runner", *_hosts(experiment, folder, number), "--master_port", str(port),
             "--no_local_rank", "--module", *worker,
         ]  # fmt: skip
     if launcher is Launcher.accelerate:
@@ -63,6 +61,33 @@ def command(
         python, "-m", "torch.distributed.run", *_nodes(experiment, number), "--nproc-per-node", str(count),
         "--master-addr", _first(experiment), "--master-port", str(port), "--module", *worker,
     ]  # fmt: skip
+
+
+def _hosts(experiment: Experiment, folder: Path, number: int) -> list[str]:
+    """Machines and cards for DeepSpeed's launcher."""
+    hw, used = experiment.hw, ",".join(map(str, _cards(experiment)))
+    if hw.machines > 1:
+        # Without ssh each machine starts its own ranks, as under torchrun.
+        every = "@".join(f"machine{n}:{used}" for n in range(hw.machines))
+        return [
+            "--hostfile", str(folder / HOSTFILE), "--no_ssh", "--node_rank", str(number), "--include", every,
+            "--master_addr", _first(experiment),
+        ]  # fmt: skip
+    # `--num_gpus` would always take the first cards, whatever CUDA_VISIBLE_DEVICES says; on the CPU there are none.
+    return ["--include", f"localhost:{used}"] if hw.device is Device.cuda else ["--num_gpus", str(hw.processes or 1)]
+
+
+def hostfile(experiment: Experiment) -> str | None:
+    """The machines as DeepSpeed's launcher wants them listed; their names only count them. None if it does not."""
+    hw = experiment.hw
+    if hw.machines == 1 or hw.launcher is not Launcher.deepspeed:
+        return None
+    slots = max(_cards(experiment)) + 1
+    return "".join(f"machine{number} slots={slots}\n" for number in range(hw.machines))
+
+
+def _cards(experiment: Experiment) -> list[int]:
+    return experiment.hw.devices or list(range(experiment.hw.processes or 1))
 
 
 def _nodes(experiment: Experiment, number: int) -> list[str]:

@@ -139,6 +139,8 @@ def _write_records(
     )
     rundir.write_json(run.record, {**facts, "memory_plan": memory_report.record(request.experiment)})
     rundir.write_text(run.diff, diff)
+    if hosts := launch.hostfile(request.experiment):
+        rundir.write_text(run.path / launch.HOSTFILE, hosts)
     rundir.write_text(run.freeze, record.freeze())
     rundir.write_json(run.status, {"state": "running", "pid": os.getpid(), "started": time.time()})
     return argv, launch.environment(request.experiment, os.environ, port)

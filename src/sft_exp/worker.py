@@ -37,7 +37,10 @@ def wait_for_data(run: RunDir) -> None:
 
 
 def pid_file(run: RunDir, group: int) -> Path:
-    """File that says that this rank lives; numbers of processes on other machines than the first mean nothing there."""
+    """File that says that this rank lives; numbers of processes on other machines than the first mean nothing there.
+
+    `group` is the machine's number: GROUP_RANK under torchrun, CROSS_RANK under DeepSpeed's launcher.
+    """
     return run.pids / (f"{os.getpid()}.machine{group}" if group else str(os.getpid()))
 
 
@@ -46,7 +49,7 @@ def main() -> None:
     die_with_parent()
     run, rank = RunDir(Path(sys.argv[1])), int(os.environ["RANK"])
     own_log(run, rank)
-    pid_file(run, int(os.environ.get("GROUP_RANK", "0"))).touch()
+    pid_file(run, int(os.environ.get("GROUP_RANK") or os.environ.get("CROSS_RANK") or "0")).touch()
     try:
         asked = request.read(run.request)
         for library in not_needed(asked.experiment):

@@ -13,7 +13,7 @@ def of(experiment: Experiment) -> dict[str, Any] | None:
     train, micro = experiment.train, experiment.train.micro_batch or 1
     return config(
         experiment.zero, precision=train.precision, micro=micro, clip=train.max_grad_norm,
-        accumulation=train.global_batch // (micro * (experiment.hw.processes or 1)),
+        accumulation=train.global_batch // (micro * experiment.hw.ranks),
     )  # fmt: skip
 
 

@@ -38,7 +38,7 @@ def files(experiment: Experiment, env: Mapping[str, str], here: Path) -> list[Li
 
 def settings(experiment: Experiment, env: Mapping[str, str], here: Path) -> list[Line]:
     """Files from which a launcher takes what it is not told."""
-    launcher = experiment.hw.launcher if (experiment.hw.processes or 1) > 1 else None
+    launcher = experiment.hw.launcher if experiment.hw.ranks > 1 else None
     lines = [_answers(file, launcher is Launcher.accelerate) for file in _accelerate(env) if file.is_file()]
     name = env.get("DS_ENV_FILE", ".deepspeed_env")
     exports = [folder / name for folder in (_home(env), here) if (folder / name).is_file()]

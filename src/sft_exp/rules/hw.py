@@ -61,7 +61,7 @@ def _machines(experiment: Experiment) -> Iterator[str]:
         return
     if not machines.is_address(hw.rendezvous):
         yield f"hw.rendezvous={hw.rendezvous} must be host:port of the first of hw.machines={hw.machines} machines."
-    if hw.launcher is not Launcher.torchrun:
-        yield f"hw.launcher={hw.launcher.value} starts one machine only: use torchrun with hw.machines={hw.machines}."
+    if hw.launcher is Launcher.accelerate:
+        yield f"hw.launcher=accelerate starts one machine only: use torchrun with hw.machines={hw.machines}."
     if experiment.resume:
         yield f"resume={experiment.resume} works on one machine only: leave hw.machines at 1."

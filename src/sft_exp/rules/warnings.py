@@ -7,7 +7,7 @@ from sft_exp.schema import AdapterKind, Attention, Dtype, Experiment, Precision
 
 def warnings(experiment: Experiment) -> Iterator[str]:
     """One sentence for each choice that costs speed or quality without being wrong."""
-    stage, processes = experiment.zero, experiment.hw.processes or 1
+    stage, processes = experiment.zero, experiment.hw.ranks
     if stage.stage > 0 and processes == 1 and not stage.offload_optimizer:
         yield f"zero={stage.stage} has nothing to shard in one process: zero=0 does the same without DeepSpeed, faster."
     if stage.stage > 0 and experiment.adapter.kind is not AdapterKind.full and stage.stage < 3:
