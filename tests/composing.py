@@ -15,7 +15,8 @@ from sft_exp import cli, resolve, schema
 from sft_exp.machine import Card, Machine
 from sft_exp.request import Request, from_plain, to_plain
 
-GROUPS = sorted(folder.name for folder in cli.conf_dir().iterdir() if folder.is_dir() and folder.name != "local")
+NO_GROUPS = ("hydra", "local")
+GROUPS = sorted(folder.name for folder in cli.conf_dir().iterdir() if folder.is_dir() and folder.name not in NO_GROUPS)
 NO_CARDS = Machine(torch="2.13.0+cpu", cores=8)
 CARDS = {
     "v100": Card(index=0, name="Tesla V100-SXM2-32GB", capability=7.0, memory_gib=32.0),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from composing import NO_CARDS, Compose, machine
+from sft_exp import rundir
 from sft_exp.errors import ConfigError
 from sft_exp.resolve import resolve
 from sft_exp.rules import sweep as rules
@@ -158,6 +159,16 @@ def test_what_is_seen_of_a_job(compose: Compose, tmp_path: Path) -> None:
     assert "train.seed=0" in drawn[1]
     assert "model=tiny" not in drawn[1]
     assert max(map(len, drawn)) < 80
+
+
+def test_a_resumed_job_takes_rows_back_while_it_is_looked_at(compose: Compose, tmp_path: Path) -> None:
+    running = finished(compose, tmp_path, 0, {"step": 1, "train/loss": 2.0}, {"step": 2, "train/loss": 1.5})
+    view = View(running)
+    assert [row["step"] for row in view.update()] == [1, 2]
+    rows = [{"step": 1, "train/loss": 2.0}, {"step": 2, "train/loss": 1.4375}, {"step": 3, "train/loss": 1.25}]
+    rundir.write_text(running.run.metrics, "".join(json.dumps(row) + "\n" for row in rows))
+    assert view.update() == rows  # from the first on: the old offset lies within a line of the new file
+    assert view.last["train/loss"] == 1.25
 
 
 def test_running_jobs_are_shown_first_where_there_is_little_room(compose: Compose, tmp_path: Path) -> None:

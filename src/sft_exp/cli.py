@@ -1,4 +1,4 @@
-"""The command line, and the only user of Hydra: overrides in, one typed Experiment out."""
+"""The command line, and the only place where Hydra composes: overrides in, one typed Experiment out."""
 
 import contextlib
 import os
@@ -41,6 +41,7 @@ from sft_exp.doctor import command as doctor
 from sft_exp.errors import ConfigError, SftExpError, report
 from sft_exp.request import Request, flatten
 from sft_exp.sweeps import command as sweep
+from sft_exp.sweeps.launcher import OWN, Chosen
 
 COMMANDS: dict[str, Callable[[Request], object]] = {
     "train": run.run,
@@ -118,6 +119,10 @@ def to_request(config: DictConfig, argv: list[str]) -> Request:
     experiment = OmegaConf.to_object(config)
     assert isinstance(experiment, schema.Experiment)
     settings = HydraConfig.get()
+    if settings.mode is RunMode.RUN and (launcher := settings.runtime.choices["hydra/launcher"]) != OWN:
+        raise ConfigError(
+            f"hydra/launcher={launcher} runs the jobs of -m; one run and a search are run here: remove it."
+        )
     choices = {str(group): option for group, option in settings.runtime.choices.items() if option}
     sources = [source.path for source in settings.runtime.config_sources if source.schema == "file"]
     if problems := list(own_files.empty(choices, sources, conf_dir())):
@@ -150,6 +155,7 @@ def compose(argv: list[str]) -> tuple[list[Request], Path | None]:
             errors.append(error)
 
     schema.register()
+    Chosen.launcher = None
     # Hydra makes a sweep's folder before it has composed the jobs, some of which may be refused: let it make another.
     with hydra_raises(), tempfile.TemporaryDirectory() as elsewhere:
         os.environ["SFT_EXP_SWEEP_DIR"] = elsewhere  # read by config.yaml
@@ -211,7 +217,7 @@ def start(argv: list[str]) -> None:
 
         search.run(requests[0], sweep_folder, compose_one)
     elif command == "train":
-        sweep.run(requests, sweep_folder)
+        sweep.run(requests, sweep_folder, Chosen.launcher)
     elif command == "plan":
         plan_table.compare(requests)
     else:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import importlib.util
 import re
 
 from sft_exp import own_files, quoting, schema
@@ -99,11 +100,32 @@ def explain(error: BaseException) -> str:
     if sentence := own_files.broken(error):
         return sentence
     text = "\n".join(str(link) for link in links)
-    for reader in (own_files.explain, _several, _deleted, _package, _option, _bad_key, _bad_value, _group, _no_name):
+    for reader in (
+        _launcher,
+        own_files.explain,
+        _several,
+        _deleted,
+        _package,
+        _option,
+        _bad_key,
+        _bad_value,
+        _group,
+        _no_name,
+    ):
         sentence = reader(text)
         if sentence:
             return sentence
     return " ".join(str(error).split())
+
+
+def _launcher(text: str) -> str | None:
+    match = re.search(r"Could not (?:find|load) 'hydra/launcher/((submitit|ray)\w*)'", text)
+    plugins = importlib.util.find_spec("hydra_plugins")
+    if not match or (plugins and importlib.util.find_spec(f"hydra_plugins.hydra_{match[2]}_launcher")):
+        return None
+    asked = re.search(r"In 'hydra/launcher/(\w+)'", text) or match
+    how = "pip install 'sft_exp[slurm]'" if match[2] == "submitit" else "see docs/sweeps.md"
+    return f"hydra/launcher={asked[1]} needs the package hydra-{match[2]}-launcher: {how}."
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:

@@ -2,19 +2,24 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 
 def read_rows(path: Path, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
     """Whole lines of a metrics file from a byte offset on, and the offset after them."""
-    rows: list[dict[str, Any]] = []
     if not path.exists():
-        return rows, offset
+        return [], offset
     with path.open("rb") as file:
-        file.seek(offset)
-        for line in file:
-            if not line.endswith(b"\n"):
-                break
-            rows.append(json.loads(line))
-            offset += len(line)
+        return rows_of(file, offset)
+
+
+def rows_of(file: BinaryIO, offset: int) -> tuple[list[dict[str, Any]], int]:
+    """As `read_rows`, of an open file."""
+    rows: list[dict[str, Any]] = []
+    file.seek(offset)
+    for line in file:
+        if not line.endswith(b"\n"):
+            break
+        rows.append(json.loads(line))
+        offset += len(line)
     return rows, offset

@@ -10,9 +10,15 @@ from sft_exp.schema import Experiment, Pruner, Sampler, Sweep
 RANGE = {"low", "high", "log", "step"}
 
 
-def refuse(settings: Sweep) -> None:
-    """Raise everything that is wrong with how jobs are run."""
-    if problems := list(of_sweep(settings)):
+def refuse(settings: Sweep, *, by_launcher: bool = False) -> None:
+    """Raise everything that is wrong with how jobs are run, here or by one of Hydra's launchers."""
+    problems = list(of_sweep(settings))
+    if by_launcher and settings.per_device != 1:
+        problems.append(
+            f"sweep.per_device={settings.per_device} shares the cards of this machine, and hydra/launcher asks a "
+            "scheduler for each job's own: remove one of the two."
+        )
+    if problems:
         raise ConfigError(*problems)
 
 
@@ -25,6 +31,12 @@ def of_sweep(settings: Sweep) -> Iterator[str]:
             f"sweep.objective has {len(settings.objective)} metrics and sweep.direction {len(settings.direction)} "
             "values: give one direction, minimize or maximize, for each metric."
         )
+
+
+def of_job(experiment: Experiment) -> Iterator[str]:
+    """One sentence for each reason why an experiment cannot be a job."""
+    if experiment.hw.machines > 1:
+        yield f"hw.machines={experiment.hw.machines}: a job of a sweep runs on one machine; start such runs one by one."
 
 
 def of_search(experiment: Experiment) -> Iterator[str]:

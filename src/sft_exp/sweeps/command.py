@@ -15,7 +15,9 @@ from sft_exp.rules import sweep as rules
 from sft_exp.sweeps import going_on, objective, parent, ready, screen
 from sft_exp.sweeps import job as jobs
 from sft_exp.sweeps.driver import Driver, Source
+from sft_exp.sweeps.handover import Handover
 from sft_exp.sweeps.job import Job
+from sft_exp.sweeps.launcher import Launcher
 from sft_exp.sweeps.parent import Parent
 
 
@@ -37,33 +39,40 @@ class Combinations:
         """Nothing depends on it."""
 
 
-def run(requests: list[Request], fresh: Path) -> None:
-    """Run all jobs that pass their checks. Raises RunFailed at the end if any was refused or failed."""
+def run(requests: list[Request], fresh: Path, launcher: Launcher | None = None) -> None:
+    """Run all jobs that pass their checks, here or by one of Hydra's launchers.
+
+    Raises RunFailed at the end if any was refused or failed.
+    """
     for request in requests:  # how the sweep goes on is no part of what its jobs are
         request.overrides = [word for word in request.overrides if not word.startswith("sweep.")]
     machine = look()
     settings = requests[0].experiment.sweep
-    rules.refuse(settings)
+    rules.refuse(settings, by_launcher=launcher is not None)
     key = jobs.key(requests)
     folder = going_on.folder(settings, key, fresh)
     if folder == fresh:
         all_jobs = [jobs.new(number, request, folder) for number, request in enumerate(requests)]
-        check_all(all_jobs, machine)
+        check_all(all_jobs, machine, elsewhere=launcher is not None)
         folder.mkdir(parents=True)
         head: dict[str, Any] = {"key": key}
     else:
         head, all_jobs = continued(folder, again=settings.resume is not None)
         for job, request in zip(all_jobs, requests, strict=True):
             job.request = request
-    drive(Combinations(all_jobs), requests[0], folder, head, machine)
+    drive(Combinations(all_jobs), requests[0], folder, head, machine, launcher)
 
 
-def check_all(all_jobs: Sequence[Job], machine: Machine) -> None:
-    """Check every job before the first one starts. Raises ConfigError if all are refused; names those that are."""
+def check_all(all_jobs: Sequence[Job], machine: Machine, *, elsewhere: bool = False) -> None:
+    """Check every job before the first one starts. Raises ConfigError if all are refused; names those that are.
+
+    What concerns the machine is left to the job itself if it runs `elsewhere`.
+    """
     for job in all_jobs:
         assert job.request is not None
-        experiment = ready.shared(job.request.experiment, machine)
-        problems = check.check(resolve(experiment, machine), machine).problems
+        asked = job.request.experiment
+        experiment = resolve(asked if elsewhere else ready.shared(asked, machine), machine)
+        problems = [*rules.of_job(experiment), *check.check(experiment, machine, plan=elsewhere).problems]
         if problems:
             job.end("refused", " ".join(problems))
     refused = [job for job in all_jobs if job.state == "refused"]
@@ -88,7 +97,10 @@ def continued(folder: Path, *, again: bool) -> tuple[dict[str, Any], list[Job]]:
     return head, all_jobs
 
 
-def drive(source: Source, first: Request, folder: Path, head: dict[str, Any], machine: Machine) -> None:
+def drive(
+    source: Source, first: Request, folder: Path, head: dict[str, Any], machine: Machine,
+    launcher: Launcher | None = None,
+) -> None:  # fmt: skip
     """Run the source's jobs under one parent run. Raises RunFailed if any job did not finish."""
     settings = first.experiment.sweep
     tracking = resolve(first.experiment, machine).tracking
@@ -99,7 +111,11 @@ def drive(source: Source, first: Request, folder: Path, head: dict[str, Any], ma
         name = f"sweep {first.choices.get('sweep') or ' x '.join(varied(source.jobs)) or folder.name}"
         tags = parent.tags(first, len(source.jobs), folder)
         head["parent_run_id"] = above.open(name, tags, head.get("parent_run_id"))
-        driver = Driver(source, folder, head, machine, above)
+        driver = (
+            Handover(launcher, source.jobs, folder, head, above)
+            if launcher
+            else Driver(source, folder, head, machine, above)
+        )
         status = "KILLED"
         try:
             driver.run()

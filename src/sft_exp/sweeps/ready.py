@@ -37,7 +37,7 @@ def placed(hw: Hw, devices: Sequence[int]) -> Hw:
     return dataclasses.replace(hw, devices=cards) if cards else hw
 
 
-def to_start(job: Job, devices: Sequence[int], port: int, parent: str | None) -> Request:
+def to_start(job: Job, devices: Sequence[int], port: int | None, parent: str | None) -> Request:
     """What the job's process is to do: go on from its newest checkpoint, else train from the beginning."""
     assert job.request is not None
     experiment = job.request.experiment
@@ -60,6 +60,7 @@ def recall(job: Job) -> None:
     status = rundir.read_json(job.run.status) if job.run.status.exists() else {}
     if status.get("state") in OVER:
         job.end(str(status["state"]), str(status.get("reason", "")))
+        job.seconds += float(status.get("ended", 0)) - float(status.get("started", 0))
     elif job.run.result.exists():
         job.end("finished")  # it was killed after its last step
     elif job.state == "running":

@@ -1,11 +1,12 @@
 """How far a job is, as its files say: step, losses, speed, memory, time left."""
 
 import math
+import os
 from dataclasses import dataclass, field
 from typing import Any
 
 from sft_exp import rundir
-from sft_exp.metrics import read_rows
+from sft_exp.metrics import rows_of
 from sft_exp.sweeps.job import Job
 
 
@@ -15,15 +16,20 @@ class View:
 
     job: Job
     offset: int = 0
+    inode: int = 0
+    """Of the metrics file: a resumed job takes rows back by putting another in its place."""
     last: dict[str, Any] = field(default_factory=dict)
     """Newest value of each metric."""
 
     def update(self) -> list[dict[str, Any]]:
         """Rows that have come since the last call."""
-        file = self.job.run.metrics
-        if file.exists() and file.stat().st_size < self.offset:  # a resumed job takes rows back
-            self.offset = 0
-        rows, self.offset = read_rows(file, self.offset)
+        try:
+            with self.job.run.metrics.open("rb") as file:
+                inode = os.fstat(file.fileno()).st_ino
+                rows, self.offset = rows_of(file, self.offset if inode == self.inode else 0)
+        except FileNotFoundError:
+            return []
+        self.inode = inode
         for row in rows:
             self.last |= row
         return rows
