@@ -358,7 +358,8 @@ finally:
     print(f"--help took {seconds:.2f} s")
     assert done.returncode == 0, done.stderr
     assert "heavy: []" in done.stdout
-    for word in ("experiment", "qwen0.5b", "3_offload", "python -m sft_exp plan"):
+    commands = [f"python -m sft_exp {name} " for name in cli.NAMES if name != "train"]
+    for word in ("experiment", "qwen0.5b", "3_offload", *commands):
         assert word in done.stdout
     assert seconds < 3
     assert list(here.iterdir()) == []

@@ -178,6 +178,39 @@ def test_what_moved_comes_first_and_what_is_constant_is_left_out(tmp_path: Path)
     assert re.search(r"lora .* 2 healthy", said) and re.search(r"full .* 1 never stops; 1 healthy", said)
 
 
+def test_numbers_are_written_without_exponents() -> None:
+    assert [text.spread(value) for value in (0.0216, 4.25, 405.6, 12345.6)] == ["0.022", "4.2", "406", "12,346"]
+    assert [text.spread(value, "+") for value in (-0.00061911, 1.7512, -568.4)] == ["-0.000619", "+1.75", "-568"]
+
+
+def test_what_a_run_works_out_of_the_question_follows(tmp_path: Path) -> None:
+    runs = [
+        run_folder(tmp_path / "a-x", "train.global_batch=8", "train.seed=1"),
+        run_folder(tmp_path / "b-x", "train.global_batch=4", "dataset.limit=200", "train.seed=1"),
+    ]
+    for run, micro, sharing in zip(runs, (8, 4), (2, 1), strict=True):
+        run.config.update({"train.micro_batch": micro, "sweep.per_device": sharing})
+    kinds = {one.key: one.kind for one in difference.differences(runs)}
+    assert kinds["train.micro_batch"] == "follows" and "sweep.per_device" not in kinds
+    assert (
+        ranking.setting(["train.global_batch", "dataset.limit"], ("8", "")) == "train.global_batch=8 dataset.limit=none"
+    )
+    assert text.table(comparison.compare(runs, "eval/loss"), ["eval/loss"])[1][:2] == ["8", "none"]
+
+
+def test_the_page_names_settings_and_folders(tmp_path: Path) -> None:
+    runs = two_factors(tmp_path, CROSSED)
+    html = page.page("x", comparison.compare(runs, "eval/loss"))
+    assert "</i>adapter=lora train.learning_rate=0.001</span>" in html
+    assert f"Folders below {tmp_path}." in html and "<td>3-x</td>" in html
+    assert html.count("<th>behaviour</th>") == 2
+    for run in runs:
+        run.behaviour.clear()
+    assert "<th>behaviour</th>" not in page.page("x", comparison.compare(runs, "eval/loss"))
+    wide = plots.parallel(["a", "b", "c"], [(0, (1.0, 2.0, "x")), (1, (2.0, 1.0, "y"))])
+    assert f'viewBox="0 0 {60 + 2 * plots.AXIS_STEP + 100} ' in wide
+
+
 def test_answers_to_one_prompt_stand_side_by_side(tmp_path: Path) -> None:
     runs = [
         run_folder(tmp_path / "1-a", "adapter=lora", answer="four"),

@@ -7,12 +7,14 @@ from sft_exp.memory import CONTEXT_GIB, ERROR, GIB, MemoryPlan, Verdict
 from sft_exp.rundir import RunDir
 from sft_exp.schema import Experiment
 
+NO_PLAN = "it is for GPUs and models whose shape is known"
+
 
 def lines(experiment: Experiment) -> list[str]:
     """What `plan` prints: components, total, verdict and, where it does not surely fit, what would."""
     plan = memory.plan(experiment)
     if plan is None:
-        return ["not planned: it is for GPUs and models whose shape is known"]
+        return [f"not planned: {NO_PLAN}"]
     rows = [*plan.parts.items(), ("CUDA context", CONTEXT_GIB * GIB)]
     text = [f"{name:<20}{size / GIB:>9.2f} GiB" for name, size in rows if size / GIB >= 0.005]
     text.append(f"{'per GPU':<20}{plan.total_gib:>9.2f} GiB at its peak: {plan.moment}")

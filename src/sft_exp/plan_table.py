@@ -1,6 +1,6 @@
 """`plan -m`: one table over the combinations of a sweep, which answers what can run on a machine."""
 
-from sft_exp import check, memory, memory_advice
+from sft_exp import check, memory, memory_advice, memory_report
 from sft_exp.machine import Machine, look
 from sft_exp.memory import Verdict
 from sft_exp.request import Request
@@ -55,7 +55,7 @@ def memory_cells(experiment: Experiment) -> tuple[str, ...]:
     cut = batch(Request(experiment=experiment))
     plan = memory.plan(experiment)
     if plan is None:
-        return (f"{cut.micro} x {cut.accumulation}", "-", "-", "-", "not planned", "")
+        return (f"{cut.micro} x {cut.accumulation}", "-", "-", "-", "not planned", f"none: {memory_report.NO_PLAN}")
     of = "unknown" if plan.memory_gib is None else f"{plan.memory_gib:g}"
     advice = [] if plan.verdict in (Verdict.fits, Verdict.unknown) else memory_advice.advise(experiment, limit=1)
     return (

@@ -41,16 +41,16 @@ def show(argv: Sequence[str]) -> None:
     if len(runs) < 2:
         raise ConfigError(f"{runs[0].run.path} is the only run found: give two or more runs, or a sweep.")
     comparison = compare(runs, asked.metric, anyway=asked.anyway)
-    for line in text.lines(comparison, on_terminal()):
-        progress.show(line)
     folder = asked.out or _folder(runs, outputs)
     html = page.page(_title(asked.targets), comparison)
     files = {"compare.html": html, "compare.csv": text.as_csv(comparison)}
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         rundir.write_text(folder / name, content)
-        progress.show(f"report   {folder / name}")
     _log(runs, [folder / name for name in files])
+    # Last, so that `compare ... | head` loses nothing.
+    for line in [*text.lines(comparison, on_terminal()), *(f"report   {folder / name}" for name in files)]:
+        progress.show(line)
 
 
 def _title(targets: Sequence[str]) -> str:

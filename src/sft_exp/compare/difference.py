@@ -5,8 +5,10 @@ from collections.abc import Sequence
 
 from sft_exp.compare.facts import SEED, Facts
 
-OF_THE_FOLDER = ("name", "outputs", "resume", "tracking.", "hw.devices", "hw.threads")
-"""Keys that name a run or its place, and change nothing that is compared."""
+OF_THE_FOLDER = ("name", "outputs", "resume", "tracking.", "hw.devices", "hw.threads", "sweep.")
+"""Keys that name a run or its place, or how its sweep is run, and change nothing that is compared."""
+DERIVED = {"train.micro_batch": "train.global_batch"}
+"""What a run works out itself where it is not typed -> of what."""
 LAUNCH = ("hydra.", "hydra/", "sweep")
 DATA = "data fingerprint"
 LONGEST = 160
@@ -63,7 +65,8 @@ def _differing(key: str, kind: str, values: list[str]) -> list[Difference]:
 
 def _follows(key: str, asked: Sequence[str]) -> bool:
     """Whether a key belongs to a group that was varied, or any may, because a whole experiment was."""
-    return any(key.startswith((f"{name}.", f"{name}/")) for name in asked) or "experiment" in asked
+    of_group = any(key.startswith((f"{name}.", f"{name}/")) for name in asked)
+    return of_group or "experiment" in asked or DERIVED.get(key) in asked
 
 
 def _is_asked(identity: str, asked: Sequence[str]) -> bool:

@@ -1,9 +1,10 @@
 """The comparison as one HTML file: no scripts, nothing loaded from elsewhere."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from sft_exp.compare import answers, effects, plots, text
+from sft_exp.compare import answers, effects, plots, ranking, text
 from sft_exp.compare.comparison import Comparison
 from sft_exp.compare.facts import Facts
 
@@ -25,12 +26,17 @@ def page(title: str, comparison: Comparison) -> str:
     return template.render(
         title=title, comparison=comparison, table=text.table(comparison, columns),
         effects=text.effect_rows(comparison.effects) if comparison.effects else [],
-        legend=[(plots.colour(at), " ".join(cell) or "all runs") for at, cell in enumerate(cells)],
+        legend=[(plots.colour(at), ranking.setting(factors, cell)) for at, cell in enumerate(cells)],
         plots=[(metric, Markup(svg)) for metric, svg in drawn if svg],
         parallel=Markup(_parallel(runs, groups, factors, columns)),
         constant=[f"{name} {text.number(value)}" for name, value in comparison.constant.items()],
-        answers=answers.questions(runs, factors),
+        answers=answers.questions(runs, factors), parent=str(common_parent(runs)),
     )  # fmt: skip
+
+
+def common_parent(runs: Sequence[Facts]) -> Path:
+    """The folder that all run folders lie in."""
+    return Path(os.path.commonpath([run.run.path.parent for run in runs]))
 
 
 def _curves(runs: Sequence[Facts], groups: dict[int, int], metric: str) -> str:

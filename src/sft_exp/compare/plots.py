@@ -7,6 +7,8 @@ from html import escape
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 640, 260, 64, 30, 8
 """Pixels: the whole plot, and the margins for labels."""
+AXIS_STEP = 140
+"""Pixels between two axes of parallel coordinates: room for their titles."""
 COLOURS = ("#4a7fb5", "#c8553d", "#4f9d69", "#8e5ea2", "#c58f1d", "#3c9aa6", "#7a6a5d", "#d46a92", "#5b6bbf", "#8a9a2b")
 
 
@@ -49,21 +51,20 @@ def parallel(axes: Sequence[str], rows: Sequence[tuple[int, Sequence[float | str
     whole = [(group, values) for group, values in rows if None not in values]
     if len(axes) < 2 or not whole:
         return ""
-    step = (WIDTH - 120) / (len(axes) - 1)
-    at = [60 + step * number for number in range(len(axes))]
+    at = [60 + AXIS_STEP * number for number in range(len(axes))]
     columns = [_column([values[number] for _, values in whole]) for number in range(len(axes))]
-    body = []
+    body, labels = [], []
     for x, title, column in zip(at, axes, columns, strict=True):
         body.append(f'<line x1="{x:.0f}" x2="{x:.0f}" y1="24" y2="{HEIGHT - BOTTOM}" class="axis"/>')
         body.append(f'<text x="{x:.0f}" y="14" text-anchor="middle">{escape(title)}</text>')
-        body += [
-            f'<text x="{x + 4:.0f}" y="{_height(share) + 4:.1f}" class="soft">{escape(label)}</text>'
+        labels += [
+            f'<text x="{x + 4:.0f}" y="{_height(share) + 4:.1f}" class="label">{escape(label)}</text>'
             for label, share in column.labels
         ]
     for number, (group, _) in enumerate(whole):
         path = " ".join(f"{x:.1f},{_height(column.shares[number]):.1f}" for x, column in zip(at, columns, strict=True))
         body.append(f'<polyline points="{path}" fill="none" stroke="{colour(group)}" stroke-width="1.5"/>')
-    return _svg(body)
+    return _svg([*body, *labels], at[-1] + 100)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,5 +130,5 @@ def _label(value: float) -> str:
     return f"{value / 1e6:g}M" if abs(value) >= 1e6 else f"{value / 1e3:g}k" if abs(value) >= 1e4 else f"{value:.6g}"
 
 
-def _svg(body: Sequence[str]) -> str:
-    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img">{"".join(body)}</svg>'
+def _svg(body: Sequence[str], width: int = WIDTH) -> str:
+    return f'<svg viewBox="0 0 {width} {HEIGHT}" style="max-width: {width}px" role="img">{"".join(body)}</svg>'

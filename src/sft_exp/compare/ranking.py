@@ -78,4 +78,4 @@ def verdict(found: Sequence[Place], factors: Sequence[str], metric: str) -> str:
 
 def setting(factors: Sequence[str], cell: Cell) -> str:
     """Readable name of a setting."""
-    return " ".join(f"{factor}={value}" for factor, value in zip(factors, cell, strict=True)) or "the run"
+    return " ".join(f"{factor}={value or 'none'}" for factor, value in zip(factors, cell, strict=True)) or "the run"

@@ -53,7 +53,8 @@ def table(comparison: Comparison, columns: Sequence[str]) -> list[list[str]]:
     rows = [[*comparison.factors, "runs", *(short(column) for column in columns), *(["behaviour"] if judged else ())]]
     for cell, members in effects.cells(comparison.runs, comparison.factors).items():
         means = [_mean(effects.values(members, column)) for column in columns]
-        rows.append([*cell, str(len(members)), *means, *([_judged(members)] if judged else ())])
+        named = [value or "none" for value in cell]
+        rows.append([*named, str(len(members)), *means, *([_judged(members)] if judged else ())])
     return rows
 
 
@@ -75,11 +76,16 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
+def spread(value: float, sign: str = "") -> str:
+    """A spread with two digits, or a difference (`sign` is `+`) with three; whole from 100 on."""
+    return f"{value:{sign},.0f}" if abs(value) >= 100 else f"{value:{sign}.{3 if sign else 2}g}"
+
+
 def _mean(sample: Sequence[float]) -> str:
     if not sample:
         return "-"
     mean = number(statistics.fmean(sample))
-    return mean if len(sample) == 1 else f"{mean} ± {statistics.stdev(sample):.2g}"
+    return mean if len(sample) == 1 else f"{mean} ± {spread(statistics.stdev(sample))}"
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -111,8 +117,8 @@ def effect_rows(found: Sequence[Effect]) -> list[list[str]]:
     levels = list(dict.fromkeys((one.factor, one.level) for one in found))
     for one in sorted(found, key=lambda one: (levels.index((one.factor, one.level)), -_clearness(one))):
         verdict = {None: "noise unknown", False: "within noise", True: "moved"}[one.beyond_noise]
-        margin = "-" if one.margin is None else f"± {one.margin:.2g}"
-        rows.append([one.factor, _change(one), short(one.metric), f"{one.difference:+.3g}", margin, verdict])
+        margin = "-" if one.margin is None else f"± {spread(one.margin)}"
+        rows.append([one.factor, _change(one), short(one.metric), spread(one.difference, "+"), margin, verdict])
     return rows
 
 
@@ -146,6 +152,6 @@ def as_csv(comparison: Comparison) -> str:
 def order(comparison: Comparison) -> Iterator[str]:
     """The ranking, best first."""
     for at, place in enumerate(comparison.ranked, start=1):
-        spread = f" ± {place.deviation:.2g}" if place.deviation is not None else ""
+        around = f" ± {spread(place.deviation)}" if place.deviation is not None else ""
         named = ranking.setting(comparison.factors, place.cell)
-        yield f"  {at}. {named}: {comparison.metric} {number(place.mean)}{spread}"
+        yield f"  {at}. {named}: {comparison.metric} {number(place.mean)}{around}"

@@ -38,7 +38,7 @@ class Speed:
 def words(experiments: Sequence[Experiment], machine: Machine) -> str:
     """One line on jobs, time and disk of composed experiments."""
     resolved = [resolve(each, machine) for each in experiments]
-    disk = sum(map(sizes.disk_bytes, resolved)) / GIB
+    disk = sum(map(sizes.disk_bytes, resolved))
     known = measured(Path(resolved[0].outputs))
     seconds = [_seconds(each, known) for each in resolved]
     found = [each for each in seconds if each is not None]
@@ -47,7 +47,12 @@ def words(experiments: Sequence[Experiment], machine: Machine) -> str:
     if found:
         total = sum(found) / len(found) * len(resolved) / at_once
         time = f"about {clock(total)} of training, by the steps of earlier runs like {len(found)} of them"
-    return f"{len(resolved)} jobs, {at_once} at a time; {time}; up to {disk:.1f} GiB on disk"
+    return f"{len(resolved)} jobs, {at_once} at a time; {time}; up to {size(disk)} on disk"
+
+
+def size(count: int) -> str:
+    """Bytes in GiB, or in MiB if they are few."""
+    return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / 2**20:.0f} MiB"
 
 
 def parallel(resolved: Sequence[Experiment], machine: Machine) -> int:
