@@ -144,6 +144,13 @@ def test_the_best_job(compose: Compose, tmp_path: Path) -> None:
     assert objective.best(jobs[2:], Sweep()) is None
 
 
+def test_a_job_is_named_by_what_sets_it_apart(compose: Compose, tmp_path: Path) -> None:
+    words = [("adapter=lora", 1), ("adapter=full", 2)]
+    jobs = [job.new(at, compose("model=tiny", word, f"train.seed={seed}", f"zero={seed + 1}"), tmp_path)
+            for at, (word, seed) in enumerate(words)]  # fmt: skip
+    assert [screen.title(each, jobs) for each in jobs] == ["0 lora seed=1 zero=2", "1 full seed=2 zero=3"]
+
+
 def test_what_is_seen_of_a_job(compose: Compose, tmp_path: Path) -> None:
     row = {"step": 4, "train/loss": 2.5, "train/total_steps": 10, "perf/step_seconds": 20.0,
            "perf/tokens_per_second": 1234.5, "perf/peak_memory_gib": 1.25}  # fmt: skip

@@ -31,6 +31,8 @@ class Request:
     """Run folder, if the caller has chosen it (jobs of a sweep)."""
     parent_run_id: str | None = None
     """MLflow run of the sweep that this run belongs to."""
+    title: str | None = None
+    """Name of the MLflow run, if the caller has chosen it (jobs of a sweep: what sets them apart)."""
     port: int | None = None
     """Port at which the ranks meet, if the caller has chosen it: no two jobs of a sweep get the same."""
 

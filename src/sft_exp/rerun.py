@@ -71,7 +71,7 @@ def _request(before: Facts, argv: Sequence[str]) -> Request:
     experiment = dataclasses.replace(recorded.experiment, resume=None)
     experiment.tracking.tags = {**experiment.tracking.tags, "rerun_of": before.name}
     return dataclasses.replace(
-        recorded, experiment=experiment, folder=None, parent_run_id=None, argv=["rerun", *argv]
+        recorded, experiment=experiment, folder=None, parent_run_id=None, title=None, port=None, argv=["rerun", *argv]
     )  # fmt: skip
 
 

@@ -126,12 +126,16 @@ class Tracker:
                 made.log_artifact(self.run_id, str(file))
         return made
 
+    @property
+    def _title(self) -> str:
+        return self.request.title or self.run.name
+
     def _create(self, made: "MlflowClient", experiment_id: str, tags: dict[str, str], flat: dict[str, str]) -> None:
         from mlflow.entities import Param
 
         if self.request.parent_run_id:
             tags["mlflow.parentRunId"] = self.request.parent_run_id
-        self.run_id = str(made.create_run(experiment_id, run_name=self.run.name, tags=tags).info.run_id)
+        self.run_id = str(made.create_run(experiment_id, run_name=self._title, tags=tags).info.run_id)
         self._save()
         pairs = [Param(key, value) for key, value in flat.items()]
         for start in range(0, len(pairs), 100):

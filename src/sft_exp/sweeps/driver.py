@@ -14,7 +14,7 @@ from sft_exp.sweeps import ending, job, ready
 from sft_exp.sweeps.job import Job
 from sft_exp.sweeps.parent import Parent
 from sft_exp.sweeps.processes import JobProcesses, Running
-from sft_exp.sweeps.screen import Screen, question, shared_words
+from sft_exp.sweeps.screen import Screen, question, shared_words, title
 from sft_exp.sweeps.slots import Slots
 from sft_exp.sweeps.view import View
 
@@ -99,6 +99,8 @@ class Driver:
 
     def _launch(self, waiting: Job, devices: list[int]) -> None:
         self.parent.forget(waiting)
+        assert waiting.request is not None
+        waiting.request.title = title(waiting, self.source.jobs)
         port = self.processes.port()
         request = ready.to_start(waiting, devices, port, self.parent.run_id)
         words = f"goes on from {waiting.run.newest_checkpoint()}" if request.experiment.resume else "started"

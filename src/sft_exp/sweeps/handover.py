@@ -12,7 +12,7 @@ from sft_exp.sweeps import ending, job, remote
 from sft_exp.sweeps.job import Job
 from sft_exp.sweeps.launcher import Launcher
 from sft_exp.sweeps.parent import Parent
-from sft_exp.sweeps.screen import Screen, question, shared_words
+from sft_exp.sweeps.screen import Screen, question, shared_words, title
 from sft_exp.sweeps.view import View
 
 PAUSE_S = 0.5
@@ -65,6 +65,7 @@ class Handover:
         assert each.request is not None
         self.parent.forget(each)
         each.request.folder, each.request.parent_run_id = each.folder, self.parent.run_id
+        each.request.title = title(each, self.jobs)
         remote.record(self.folder, each.number).unlink(missing_ok=True)
         rundir.write_json(self.folder / f"{each.number}.json", each.request)
 

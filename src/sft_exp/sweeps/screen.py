@@ -16,6 +16,8 @@ LINE_S = 10.0
 SHOWN = 3
 """Jobs over and jobs waiting that the live table keeps beside the running ones."""
 
+LONGEST_TITLE = 120
+
 
 class Screen:
     """Shows how the jobs do."""
@@ -74,6 +76,18 @@ def shared_words(jobs: Sequence[Job]) -> set[str]:
 def question(job: Job, common: set[str]) -> str:
     """The overrides by which the job differs from others."""
     return " ".join(word for word in job.overrides.split() if word not in common)
+
+
+def title(job: Job, jobs: Sequence[Job]) -> str:
+    """Name of a job's run in MLflow: its number and what sets it apart, short since the UI's column is narrow."""
+    words = question(job, shared_words(jobs)).split()
+    return " ".join([str(job.number), *map(_short, words)])[:LONGEST_TITLE]
+
+
+def _short(word: str) -> str:
+    """`train.seed=1` -> `seed=1`, `adapter=lora` -> `lora`; `zero=2` stays."""
+    key, _, value = word.partition("=")
+    return value if "." not in key and value[:1].isalpha() else f"{key.rpartition('.')[2]}={value}"
 
 
 def table(jobs: Sequence[Job], views: dict[int, View], width: int, common: set[str]) -> list[str]:
