@@ -151,6 +151,14 @@ def test_a_job_is_named_by_what_sets_it_apart(compose: Compose, tmp_path: Path) 
     assert [screen.title(each, jobs) for each in jobs] == ["0 lora seed=1 zero=2", "1 full seed=2 zero=3"]
 
 
+def test_values_of_a_search_are_short_in_a_name(compose: Compose, tmp_path: Path) -> None:
+    jobs = [job.new(at, compose("model=tiny"), tmp_path) for at in range(2)]
+    for each, rate in zip(jobs, (0.0003028525153605888, 1e-05), strict=True):
+        each.overrides = f"train.learning_rate={rate} train.warmup=0.0 zero='2'" if each.number else f"train.x={rate}"
+    assert screen.title(jobs[1], jobs) == "1 learning_rate=1e-05 warmup=0 zero=2"
+    assert screen.title(jobs[0], jobs) == "0 x=0.000303"
+
+
 def test_what_is_seen_of_a_job(compose: Compose, tmp_path: Path) -> None:
     row = {"step": 4, "train/loss": 2.5, "train/total_steps": 10, "perf/step_seconds": 20.0,
            "perf/tokens_per_second": 1234.5, "perf/peak_memory_gib": 1.25}  # fmt: skip

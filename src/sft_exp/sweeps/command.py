@@ -8,7 +8,7 @@ from typing import Any
 from sft_exp import check
 from sft_exp.errors import ConfigError, RunFailed
 from sft_exp.machine import Machine, look
-from sft_exp.progress import show
+from sft_exp.progress import python, show
 from sft_exp.request import Request
 from sft_exp.resolve import resolve
 from sft_exp.rules import sweep as rules
@@ -55,6 +55,7 @@ def run(requests: list[Request], fresh: Path, launcher: Launcher | None = None) 
         all_jobs = [jobs.new(number, request, folder) for number, request in enumerate(requests)]
         check_all(all_jobs, machine, elsewhere=launcher is not None)
         folder.mkdir(parents=True)
+        show(f"sweep    {folder}: {len(all_jobs)} jobs")
         head: dict[str, Any] = {"key": key}
     else:
         head, all_jobs = continued(folder, again=settings.resume is not None)
@@ -135,6 +136,8 @@ def _last_words(all_jobs: Sequence[Job], first: Request) -> None:
     if (job := objective.best(all_jobs, settings)) is not None:
         name = settings.objective[0]
         show(f"\nbest {name}: {objective.value(job, name):.6g} of job {job.number}, {job.folder}")
+    if len(finished := [job for job in all_jobs if job.state == "finished"]) > 1:
+        show(f"compare  {python()} -m sft_exp compare {Path(finished[0].folder).parent}")
     bad = [job for job in all_jobs if job.state not in ("finished", "pruned")]
     if bad:
         names = ", ".join(f"{job.number} {job.state}" for job in bad)

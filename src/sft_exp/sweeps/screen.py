@@ -1,5 +1,7 @@
 """The sweep on the terminal: one table that is drawn again in place, or plain lines where nobody looks on."""
 
+import contextlib
+import re
 import shutil
 import sys
 import time
@@ -74,8 +76,9 @@ def shared_words(jobs: Sequence[Job]) -> set[str]:
 
 
 def question(job: Job, common: set[str]) -> str:
-    """The overrides by which the job differs from others."""
-    return " ".join(word for word in job.overrides.split() if word not in common)
+    """The overrides by which the job differs from others, without the quotes that Hydra needs around a digit."""
+    words = [word for word in job.overrides.split() if word not in common]
+    return " ".join(re.sub(r"^(zero)='(\d)'$", r"\1=\2", word) for word in words)
 
 
 def title(job: Job, jobs: Sequence[Job]) -> str:
@@ -85,8 +88,10 @@ def title(job: Job, jobs: Sequence[Job]) -> str:
 
 
 def _short(word: str) -> str:
-    """`train.seed=1` -> `seed=1`, `adapter=lora` -> `lora`; `zero=2` stays."""
+    """`train.seed=1` -> `seed=1`, `adapter=lora` -> `lora`, a search's numbers with three digits; `zero=2` stays."""
     key, _, value = word.partition("=")
+    with contextlib.suppress(ValueError):
+        value = value if value.isdigit() else f"{float(value):.3g}"
     return value if "." not in key and value[:1].isalpha() else f"{key.rpartition('.')[2]}={value}"
 
 

@@ -96,6 +96,7 @@ def run(request: Request, fresh: Path, compose: Compose) -> None:
         probe = compose(trial_words(words, {key: first(values) for key, values in experiment.sweep.space.items()}))
         command.check_all([jobs.new(0, probe, folder)], look())
         folder.mkdir(parents=True)
+        show(f"search   {folder}: up to {experiment.sweep.trials} trials")
     else:
         head, known = command.continued(folder, again=False)
     trials = Trials(Study(folder, experiment.sweep, experiment.train.max_steps), folder, compose, words, known)
