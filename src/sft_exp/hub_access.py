@@ -40,7 +40,7 @@ def cached(repository: str, env: Mapping[str, str]) -> bool:
     return any(cache.glob(f"{repository}/snapshots/*"))
 
 
-def unreachable(env: Mapping[str, str], timeout_s: float = 3.0) -> str | None:
+def no_answer(env: Mapping[str, str], timeout_s: float = 3.0) -> str | None:
     """Why the hub, or the proxy before it, does not answer; None if it does."""
     endpoint = urlsplit(env.get("HF_ENDPOINT") or DEFAULT)
     proxy = env.get(f"{endpoint.scheme}_proxy") or env.get(f"{endpoint.scheme.upper()}_PROXY")

@@ -15,7 +15,7 @@ def show(request: Request) -> None:
     check.refuse(check.check(experiment, machine, plan=True))
     folder = rundir.planned(experiment)
     hw = experiment.hw
-    port = machines.ranks_port(hw.rendezvous) if hw.machines > 1 and hw.rendezvous else launch.PLAN_PORT
+    port = machines.common_port(hw) or launch.PLAN_PORT
     for number in range(hw.machines):
         label = f"machine {number}: " if hw.machines > 1 else ""
         print(f"{label}{shlex.join(launch.command(experiment, folder, port, number=number))}")

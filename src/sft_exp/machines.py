@@ -46,6 +46,11 @@ def ranks_port(rendezvous: str) -> int:
     return address(rendezvous)[1] + 1
 
 
+def common_port(hw: Hw) -> int | None:
+    """Port of the ranks where all machines have to know it; None on one machine, or without an address."""
+    return ranks_port(hw.rendezvous) if hw.machines > 1 and hw.rendezvous else None
+
+
 def is_address(rendezvous: str | None) -> bool:
     """Whether `address` can read it and the next port exists."""
     host, _, port = (rendezvous or "").rpartition(":")

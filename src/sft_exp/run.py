@@ -95,11 +95,8 @@ def _run(request: Request, machine: Machine, line: First | None) -> RunDir:
 
 
 def _port(request: Request) -> int:
-    """Port of the ranks: the one after that of the line, where other machines have to know it."""
-    hw = request.experiment.hw
-    if hw.machines > 1:
-        return machines.ranks_port(str(hw.rendezvous))
-    return request.port or launch.free_port()
+    """Port of the ranks: as all machines know it, as a sweep has chosen it, or a free one."""
+    return machines.common_port(request.experiment.hw) or request.port or launch.free_port()
 
 
 def _folder(request: Request, machine: Machine) -> tuple[Request, RunDir]:

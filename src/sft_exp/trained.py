@@ -6,6 +6,7 @@ from typing import Any
 
 from sft_exp import request, rundir
 from sft_exp.errors import ConfigError
+from sft_exp.named import folders
 from sft_exp.rundir import RunDir
 
 OUTPUTS = Path("outputs")
@@ -25,7 +26,7 @@ def find(text: str) -> RunDir:
             return _complete(RunDir(folder))
     if path.is_dir():
         raise ConfigError(_no_run(path))
-    named = [folder for folder in _folders() if text in (folder.name, RunDir(folder).name)]
+    named = [folder for folder in folders(text, OUTPUTS) if RunDir(folder).request.is_file()]
     if not named:
         raise ConfigError(f"{text} is no run folder, and no run below {OUTPUTS}/ has this name: {_newest()}.")
     if len(named) > 1:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from sft_exp import rundir, tracking_store
 from sft_exp.errors import ConfigError
+from sft_exp.named import folders
 from sft_exp.schema import Tracking
 
 FILTER = re.compile(r"\s*(params|metrics|tags|attributes)\.")
@@ -31,8 +32,7 @@ def _folder(target: str, outputs: Path) -> Path:
     typed = Path(target).expanduser()
     if typed.is_dir():
         return typed
-    named = [path for path in [*outputs.glob(f"*/{target}"), *outputs.glob(f"*/*-sweep/{target}")] if path.is_dir()]
-    named += [] if named else [path for path in outputs.glob(f"*/*-{target}") if path.is_dir()]
+    named = folders(target, outputs)
     if len(named) == 1:
         return named[0]
     if named:

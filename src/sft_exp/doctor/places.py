@@ -40,7 +40,7 @@ def model_hub(experiment: Experiment, env: Mapping[str, str]) -> Line:
         if missing:
             return fail("hub", f"HF_HUB_OFFLINE is set and {names} is not in the cache", "unset it, or give a folder")
         return ok("hub", "offline mode; everything is in the cache")
-    problem = hub_access.unreachable(env)
+    problem = hub_access.no_answer(env)
     if problem is None:
         return ok("hub", f"{hub_access.endpoint(env)} answers{f'; {names} will be downloaded' if missing else ''}")
     if missing:
