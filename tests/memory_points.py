@@ -57,7 +57,7 @@ def shapes() -> Iterator[Point]:
             f"model.attention={'flex_attention' if packing else 'sdpa'}",
         ]  # fmt: skip
         if row["precision"] == "bf16" and full:
-            overrides.append("model.dtype=bfloat16")
+            overrides += ["model.dtype=bfloat16", "train.master_weights=false"]
         marks = [row["precision"], "checkpointing" if row["checkpointing"] else "", "packed" if packing else ""]
         name = " ".join(
             word for word in (row["shape"], row["adapter"], *marks, f"{micro} x {row['max_length']}") if word

@@ -1,5 +1,6 @@
 """What a profile becomes on a machine."""
 
+import importlib.metadata
 import importlib.util
 
 import pytest
@@ -87,4 +88,15 @@ def test_attention() -> None:
     ],
 )
 def test_flash_problem(profile: Hw, precision: Precision, word: str) -> None:
-    assert word in (hw.flash_problem(profile, precision) or "")
+    assert word in (hw.attention_problem(Attention.flash_attention_2, profile, precision) or "")
+
+
+def test_variable_length_attention_needs_a_new_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    card = Hw(device=Device.cuda, capability=8.0, attention=["varlen", "sdpa"])
+    assert hw.attention(Model(), card, Precision.bf16) is Attention.varlen
+    assert hw.attention(Model(), card, Precision.fp32) is Attention.sdpa
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.9.1+cu128")
+    assert hw.attention(Model(), card, Precision.bf16) is Attention.sdpa
+    assert "torch 2.10 or newer, and torch is 2.9.1" in str(
+        hw.attention_problem(Attention.varlen, card, Precision.bf16)
+    )

@@ -45,7 +45,7 @@ HERE: dict[str, tuple[str, str, Machine]] = {
     "model.special_tokens": ("model=tiny", "[<a>,<a>]", NO_CARDS),
     "model.token_descriptions": ("model=tiny", "{a: b}", NO_CARDS),
     "model.train_special_tokens": ("model=tiny", "false", NO_CARDS),
-    "model.dtype": ("model=tiny", "bfloat16", NO_CARDS),
+    "model.dtype": ("model=tiny train.master_weights=false", "bfloat16", NO_CARDS),
     "model.attention": ("model=tiny hw=cpu", "flex_attention", NO_CARDS),
     **{
         f"model.shape.{name}": ("model=tiny", "null", NO_CARDS)
@@ -93,6 +93,8 @@ HERE: dict[str, tuple[str, str, Machine]] = {
     "train.scheduler": ("model=tiny", "cosin", NO_CARDS),
     "train.early_stopping": ("model=tiny", "1", NO_CARDS),
     "train.sample_tokens": ("model=tiny", "0", NO_CARDS),
+    "train.master_weights": ("model=tiny model.dtype=bfloat16", "false", NO_CARDS),
+    "train.compile": ("model=tiny zero=3", "true", NO_CARDS),
     "dataset.train_end": ("model=tiny dataset.loss=all", "false", NO_CARDS),
     "eval.probes": ("model=tiny eval.stop_degenerate=true", "false", NO_CARDS),
     "eval.prompts": ("model=tiny", "none.txt", NO_CARDS),
@@ -154,6 +156,7 @@ ELSEWHERE = {
     "dataset.role_map": "test_normalize.py",
     "dataset.columns": "test_normalize.py",
     "hw.peak_tflops": "the base of perf/mfu, which exists on a GPU only: test_gpu.py",
+    "train.profile": "test_flat.py reads what it leaves",
     "train.sample_prompts": "answered before and after training: samples.json",
     "tracking.experiment": "test_tags_and_experiment_reach_the_store in this file",
     "tracking.tags": "test_tags_and_experiment_reach_the_store in this file",

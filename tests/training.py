@@ -2,6 +2,8 @@
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from accelerate.state import AcceleratorState
@@ -9,6 +11,7 @@ from accelerate.state import AcceleratorState
 from composing import NO_CARDS, compose
 from sft_exp import launch, rundir
 from sft_exp.prepare import prepare_run
+from sft_exp.request import Request, read
 from sft_exp.resolve import resolve
 from sft_exp.rundir import RunDir
 
@@ -18,6 +21,7 @@ def train(tmp_path: Path, *overrides: str, conversations: int = 22, answer: str 
     from sft_exp import train
 
     line = '{"prompt": "%d + 1", "completion": "%s"}\n'
+    tmp_path.mkdir(exist_ok=True)
     data = tmp_path / "rows.jsonl"
     data.write_text("".join(line % (at, answer % (at + 1) * (1 + at % 5)) for at in range(conversations)))
     asked = compose(
@@ -25,17 +29,33 @@ def train(tmp_path: Path, *overrides: str, conversations: int = 22, answer: str 
         "train.global_batch=8", "train.logging_steps=1", f"outputs={tmp_path}/outputs", *overrides,
     )  # fmt: skip
     asked.experiment = resolve(asked.experiment, NO_CARDS)
-    before = dict(os.environ)
-    os.environ |= launch.added(asked.experiment, os.environ, launch.free_port())
-    AcceleratorState._reset_state(reset_partial_state=True)  # what an earlier run has left in this process
     run = rundir.create(asked)
-    try:
+    with as_a_rank(asked):
         prepare_run(run)
         train.train(asked, run)
+    return run
+
+
+def go_on(run: RunDir) -> None:
+    """Train on from the newest checkpoint of a run folder."""
+    from sft_exp import train
+
+    asked = read(run.request)
+    with as_a_rank(asked):
+        train.train(asked, run)
+
+
+@contextmanager
+def as_a_rank(asked: Request) -> Iterator[None]:
+    """The environment of the only rank, and nothing of what an earlier run has left in this process."""
+    before = dict(os.environ)
+    os.environ |= launch.added(asked.experiment, os.environ, launch.free_port())
+    AcceleratorState._reset_state(reset_partial_state=True)
+    try:
+        yield
     finally:
         os.environ.clear()
         os.environ.update(before)
-    return run
 
 
 def logged(run: RunDir, key: str = "train/loss") -> list[float]:

@@ -4,6 +4,7 @@ from typing import Any
 
 from trl import SFTConfig
 
+from sft_exp import hw
 from sft_exp.request import Request
 from sft_exp.run import batch, deepspeed
 from sft_exp.rundir import RunDir
@@ -13,6 +14,7 @@ from sft_exp.schema import Device, Precision
 def arguments(request: Request, run: RunDir, *, evaluates: bool) -> SFTConfig:
     """Every argument that differs from TRL's default, each from one place of the configuration."""
     experiment, train, cut = request.experiment, request.experiment.train, batch(request)
+    flat = experiment.model.attention in hw.FLAT
     save_steps = train.save_steps or (train.eval_steps if train.load_best else None)
     values: dict[str, Any] = {
         "output_dir": str(run.checkpoints),
@@ -35,7 +37,9 @@ def arguments(request: Request, run: RunDir, *, evaluates: bool) -> SFTConfig:
         # TRL's own default is on, under the old name, which wins where the new one is not given.
         "gradient_checkpointing": None,
         "packing": train.packing,
-        "max_length": experiment.dataset.max_length,
+        # TRL packs into `max_length`; else the rows have been cut already, and it wants to hear that nothing cuts them.
+        "max_length": experiment.dataset.max_length if train.packing or not flat else None,
+        "padding_free": flat,
         "train_sampling_strategy": "random" if experiment.dataset.shuffle else "sequential",
         "seed": train.seed,
         "data_seed": train.seed,

@@ -32,6 +32,8 @@ OWNED = {
     "gradient_checkpointing": "train.gradient_checkpointing",
     "activation_checkpointing": "train.gradient_checkpointing",
     "packing": "train.packing",
+    "padding_free": "model.attention",
+    "torch_compile": "train.compile",
     "seed": "train.seed",
     "data_seed": "train.seed",
     "logging_steps": "train.logging_steps",

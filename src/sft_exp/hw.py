@@ -1,7 +1,9 @@
 """The hardware profile, completed by what the machine has: processes, device, precision, attention, threads."""
 
 import dataclasses
+import importlib.metadata
 import importlib.util
+import re
 
 from sft_exp.machine import Machine
 from sft_exp.schema import Attention, Device, Hw, Model, Precision, Train
@@ -9,7 +11,12 @@ from sft_exp.schema import Attention, Device, Hw, Model, Precision, Train
 BF16_CAPABILITY = 8.0
 """First compute capability with bf16 in hardware (Ampere); torch emulates it on older cards, slowly."""
 FLASH_CAPABILITY = 8.0
-"""First compute capability that FlashAttention 2 runs on."""
+"""First compute capability that FlashAttention 2 runs on, and torch's variable-length attention with its kernels."""
+FLAT = (Attention.varlen, Attention.flash_attention_2)
+"""Implementations that take conversations of any length in one flat row, without padding and without a mask."""
+
+VARLEN_TORCH = (2, 10)
+"""First version of torch with `torch.nn.attention.varlen`."""
 
 KNOWN = {kind.value for kind in Attention if kind is not Attention.auto}
 """What `hw.attention` may hold; other names are left for `check` to refuse."""
@@ -74,19 +81,28 @@ def attention(model: Model, hw: Hw, precision: Precision) -> Attention:
     if model.attention is not Attention.auto:
         return model.attention
     for name in (name for name in hw.attention if name in KNOWN):
-        if name != "flash_attention_2" or flash_problem(hw, precision) is None:
+        if attention_problem(Attention(name), hw, precision) is None:
             return Attention(name)
     return Attention.sdpa
 
 
-def flash_problem(hw: Hw, precision: Precision) -> str | None:
-    """Why FlashAttention 2 cannot run, if it cannot."""
+def attention_problem(kind: Attention, hw: Hw, precision: Precision) -> str | None:
+    """Why FlashAttention 2 or torch's variable-length attention cannot run, if it cannot."""
+    if kind not in FLAT:
+        return None
     if hw.device is not Device.cuda:
         return "it needs an NVIDIA GPU"
     if (hw.capability or FLASH_CAPABILITY) < FLASH_CAPABILITY:
         return f"it needs compute capability 8.0 and hw={hw.name} has {hw.capability}"
     if precision is Precision.fp32:
         return "it needs bf16 or fp16"
+    if kind is Attention.varlen:
+        found = importlib.metadata.version("torch") if importlib.util.find_spec("torch") else "none"
+        return None if _numbers(found) >= VARLEN_TORCH else f"it needs torch 2.10 or newer, and torch is {found}"
     if importlib.util.find_spec("flash_attn") is None:
         return "the package flash-attn is not installed (pip install flash-attn)"
     return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)[:2]))

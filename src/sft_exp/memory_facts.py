@@ -50,6 +50,8 @@ class Facts:
     """fp32 weights are cast for each product."""
     factor_bytes: int
     """Bytes of one trained value: factors of an adapter are fp32 at stage 0, DeepSpeed makes everything 16 bit."""
+    masters: bool
+    """fp32 copies of 16-bit weights without DeepSpeed."""
     checkpointing: bool
     packing: bool
     attention: Attention
@@ -105,7 +107,8 @@ def facts(experiment: Experiment) -> Facts | None:
         weight_bytes=weight_bytes, compute_bytes=2 if half else 4,
         autocast=half and stage == 0 and weight_bytes == 4,
         factor_bytes=weight_bytes if full or (stage > 0 and half) else 4,
-        checkpointing=train.gradient_checkpointing, packing=train.packing, attention=experiment.model.attention,
+        masters=bool(train.master_weights), checkpointing=train.gradient_checkpointing, packing=train.packing,
+        attention=experiment.model.attention,
         optimizer=train.optimizer, full_logits=bool(train.extra.get("label_smoothing_factor")),
         double_quant=bool(experiment.adapter.double_quant), reduce_bucket=zero.reduce_bucket_size,
     )  # fmt: skip

@@ -57,7 +57,9 @@ def factors(f: Facts) -> float:
 
 
 def master(f: Facts) -> float:
-    """DeepSpeed's fp32 copies of what is trained, 4T/N; plain torch has none."""
+    """fp32 copies of what is trained: 4T/N under DeepSpeed, 4T in plain torch where `train.master_weights` asks."""
+    if f.masters:
+        return 4.0 * f.trained
     return 4.0 * f.trained / f.ranks if f.stage > 0 and not f.offload_optimizer else 0
 
 
@@ -151,6 +153,6 @@ def step(f: Facts) -> float:
     update = sub_group * ((4 if f.stage > 0 else 0) + step_bytes(f))
     if f.stage == 3:  # flattens in 16 bit too, one sub-group after the other (`_prepare_fp32_grad_for_sub_group`)
         return max(update, sub_group * (f.factor_bytes + 4))
-    if f.stage == 0:
-        return update
+    if f.stage == 0:  # fp32 gradients for the copies, each in place of a 16-bit one
+        return update + (4.0 * f.trained - gradients(f) if f.masters else 0)
     return max(update - (0 if f.full else gradients(f)), part * (f.factor_bytes + 4))

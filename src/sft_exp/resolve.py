@@ -35,7 +35,10 @@ def resolve(experiment: Experiment, machine: Machine) -> Experiment:
     precision = hw.precision(experiment.train, profile)
     attention = hw.attention(experiment.model, profile, precision)
     model = dataclasses.replace(experiment.model, dtype=dtype(experiment, precision), attention=attention)
-    train = dataclasses.replace(experiment.train, precision=precision, optimizer=optimizer(experiment, precision))
+    train = dataclasses.replace(
+        experiment.train, precision=precision, optimizer=optimizer(experiment, precision),
+        master_weights=master_weights(experiment, model.dtype),
+    )  # fmt: skip
     # An empty one stays, for a rule to name: as a path it would be the current folder.
     given = experiment.outputs.strip() and Path(experiment.outputs).expanduser().absolute()
     outputs = str(given)
@@ -60,6 +63,19 @@ def dtype(experiment: Experiment, precision: Precision) -> Dtype:
     if experiment.adapter.kind is AdapterKind.full and experiment.zero.stage == 0:
         return Dtype.float32
     return {Precision.fp16: Dtype.float16, Precision.bf16: Dtype.bfloat16}.get(precision, Dtype.float32)
+
+
+def master_weights(experiment: Experiment, stored: Dtype) -> bool:
+    """Whether the optimizer has fp32 copies: where nothing else keeps 16-bit weights from losing small updates."""
+    if experiment.train.master_weights is not None:
+        return experiment.train.master_weights
+    return can_have_masters(experiment, stored)
+
+
+def can_have_masters(experiment: Experiment, stored: Dtype) -> bool:
+    """DeepSpeed has copies of its own, adapters are trained in fp32, and torch's loss scaler knows no copies."""
+    full = experiment.adapter.kind is AdapterKind.full
+    return full and experiment.zero.stage == 0 and stored is Dtype.bfloat16
 
 
 def optimizer(experiment: Experiment, precision: Precision) -> str:

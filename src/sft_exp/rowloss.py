@@ -35,12 +35,17 @@ def sums(outputs: Any, rows: int, conversation: torch.Tensor | None) -> torch.Te
     shape (1, length) and says to which of the rows each token belongs.
     """
     per_token = torch.stack([-outputs.log_probs.detach().float(), outputs.label_mask.float()])
+    return per_row(per_token, rows, conversation)
+
+
+def per_row(values: torch.Tensor, rows: int, conversation: torch.Tensor | None) -> torch.Tensor:
+    """Sums over each row of what each predicted token has: (kinds, batch, length - 1) -> (kinds, rows); see `sums`."""
     if conversation is None:
-        return per_token.sum(-1)
+        return values.sum(-1)
     # A loss belongs to the token that is predicted. Padding up to a multiple makes further conversations, of one
     # token without loss each.
     of = conversation[0, 1:].long().clamp(max=rows - 1)
-    return torch.zeros(2, rows, device=of.device).index_add_(1, of, per_token[:, 0])
+    return values.new_zeros(len(values), rows).index_add_(1, of, values[:, 0])
 
 
 class RowLosses:

@@ -112,6 +112,16 @@ class RunDir:
         return self.path / "probes"
 
     @property
+    def profile(self) -> Path:
+        """What took the time in a few steps, where `train.profile` asked."""
+        return self.path / "profile.txt"
+
+    @property
+    def trace(self) -> Path:
+        """The same, event by event, for a viewer."""
+        return self.path / "profile.json.gz"
+
+    @property
     def status(self) -> Path:
         """How far the run is, as its parent sees it."""
         return self.path / "status.json"

@@ -38,6 +38,7 @@ class Attention(Enum):
     sdpa = "sdpa"
     flash_attention_2 = "flash_attention_2"
     flex_attention = "flex_attention"
+    varlen = "varlen"
 
 
 class Weights(Enum):
@@ -338,6 +339,12 @@ class Train:
     """`auto` takes the profile's."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third slower."""
+    master_weights: bool | None = None
+    """fp32 copies of 16-bit weights for the optimizer; null keeps them wherever full weights are trained in bf16."""
+    compile: bool = False
+    """Compile each decoder layer with torch.compile: faster after the first minute."""
+    profile: bool = False
+    """Watch three steps with torch's profiler: a trace and a summary in the run folder."""
     packing: bool = False
     """Put several conversations into one row of `dataset.max_length` tokens (TRL's best-fit packing)."""
     seed: int = 42

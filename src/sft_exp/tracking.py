@@ -189,9 +189,10 @@ class Tracker:
         from mlflow.entities import RunTag
 
         assert self.run_id
+        run = self.run
         made.log_batch(self.run_id, tags=[RunTag(key, str(value)[:5000]) for key, value in tags.items()])
         self._summary(made)
-        for file in (self.run.result, self.run.behaviour, self.run.samples, self.run.metrics):
+        for file in (run.result, run.behaviour, run.samples, run.metrics, run.profile, run.trace):
             if file.exists():
                 made.log_artifact(self.run_id, str(file))
         if 0 < sum(file.stat().st_size for file in self.run.rows.glob("*.bin")) < ROWS_LIMIT:

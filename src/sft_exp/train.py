@@ -6,12 +6,13 @@ import torch
 from transformers import EarlyStoppingCallback, PreTrainedTokenizerFast
 from trl import SFTConfig
 
-from sft_exp import adapter, final, links, model, operations, pinning, rundir, splits
+from sft_exp import adapter, final, layers, links, model, operations, pinning, rundir, splits, varlen
 from sft_exp.arguments import arguments
 from sft_exp.callbacks import Clock, Samples
 from sft_exp.errors import ConfigError
 from sft_exp.labels import chat_end_token
 from sft_exp.metrics import read_rows
+from sft_exp.profiling import Profile
 from sft_exp.request import Request
 from sft_exp.rundir import RunDir
 from sft_exp.schema import TRAINING_TEMPLATE, Device, Dtype, Experiment, Precision
@@ -82,6 +83,7 @@ def load_network(experiment: Experiment, tokenizer: PreTrainedTokenizerFast, end
     train, settings = experiment.train, experiment.model
     dtype = {Dtype.auto: "float32"}.get(settings.dtype, settings.dtype.value)
     compute = {Precision.bf16: "bfloat16", Precision.fp16: "float16"}.get(train.precision, "float32")
+    varlen.register()
     network = model.load_model(
         settings, dtype=dtype, attention=settings.attention.value, seed=train.seed,
         quantization=adapter.quantization(experiment.adapter, compute),
@@ -114,9 +116,13 @@ def build(
         peft_config=adapter.lora_config(experiment.adapter, network, token_ids),
         request=request, run=run, tokens_seen=int(earlier[-1]["train/tokens_seen"]) if earlier else 0,
     )  # fmt: skip
+    if train.compile:
+        layers.compile_layers(trainer.model)
     trainer.add_callback(Samples(train.sample_prompts, train.sample_tokens, tokenizer, run))
     if experiment.eval.probes:
         trainer.add_callback(Probes(experiment, run, Session(experiment, run, trainer, rows)))
+    if train.profile:
+        trainer.add_callback(Profile(run))
     trainer.add_callback(Clock(trainer))  # last, so that the answers before training are not on the clock
     if train.early_stopping is not None:
         trainer.add_callback(EarlyStoppingCallback(train.early_stopping))

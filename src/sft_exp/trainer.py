@@ -10,10 +10,10 @@ from datasets import Dataset, IterableDataset
 from trl import SFTTrainer
 from trl.trainer.utils import global_then_local_main_first
 
-from sft_exp import adapter, packing, reopen, rundir, saved
+from sft_exp import adapter, master, packing, reopen, rundir, saved
 from sft_exp.meter import Meter, flops_per_token, size
 from sft_exp.request import Request
-from sft_exp.rowloss import KEY, RowCollator, RowLosses
+from sft_exp.rowloss import KEY, RowCollator, RowLosses, per_row
 from sft_exp.rundir import RunDir, finite
 from sft_exp.schema import AdapterKind
 
@@ -74,6 +74,14 @@ class Trainer(SFTTrainer):  # type: ignore[misc]
         if "index" not in self._signature_columns:
             self._signature_columns.append("index")
 
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
+        """The optimizer, over fp32 copies of 16-bit weights where they are asked for."""
+        new = self.optimizer is None
+        optimizer: torch.optim.Optimizer = super().create_optimizer(*args, **kwargs)
+        if new and self.request.experiment.train.master_weights:
+            master.Masters(optimizer)
+        return optimizer
+
     def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
         """Count, then train."""
         self.meter.count(inputs)
@@ -103,10 +111,17 @@ class Trainer(SFTTrainer):  # type: ignore[misc]
                 self.row_losses.add(self.state.global_step + 1, row_index, fused, inputs.get("seq_idx"))
             return loss
         log_probs, p_end = fused.log_probs.float(), fused.log_probs.float().exp() * ends
-        rows = torch.stack([-log_probs.sum(-1), fused.label_mask.sum(-1), p_end.sum(-1), ends.sum(-1)], dim=-1)
+        per_token = torch.stack([-log_probs, fused.label_mask.float(), p_end, ends.float()])
+        rows = per_row(per_token, *self._conversations(inputs)).T
         # Rows that were repeated to give every rank as many batches are dropped here.
         self._eval_sums += self.accelerator.gather_for_metrics(rows).double().sum(0).cpu()
         return loss
+
+    def _conversations(self, inputs: dict[str, Any]) -> tuple[int, torch.Tensor | None]:
+        """How many conversations a batch holds, and of which each token of a flat row is; a pack counts as one."""
+        if self.args.packing or "cu_seq_lens_q" not in inputs:
+            return len(inputs["labels"]), None
+        return len(inputs["cu_seq_lens_q"]) - 1, inputs["seq_idx"]
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, torch.Tensor] | None = None) -> None:
         """Save, and read the final model again while the gathered weights are at hand."""

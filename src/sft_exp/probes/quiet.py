@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from sft_exp import layers
 from sft_exp.meter import Meter
 
 PADDED = ("sdpa", "eager", "flash_attention_2")
@@ -24,7 +25,13 @@ def quiet(model: torch.nn.Module, meter: Meter) -> Iterator[None]:
     modes = {module: module.training for module in model.modules()}
     python, legacy = random.getstate(), np.random.get_state()
     cards = [meter.device] if meter.device.type == "cuda" else []
-    with torch.random.fork_rng(cards), torch.no_grad(), meter.own_peak(), plain_attention(model):
+    with (
+        torch.random.fork_rng(cards),
+        torch.no_grad(),
+        meter.own_peak(),
+        plain_attention(model),
+        layers.uncompiled(model),
+    ):
         model.eval()
         try:
             yield

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from sft_exp.hw import BF16_CAPABILITY, flash_problem
+from sft_exp.hw import BF16_CAPABILITY, attention_problem
 from sft_exp.schema import AdapterKind, Attention, Device, Dtype, Experiment, Precision
 
 
@@ -25,8 +25,9 @@ def problems(experiment: Experiment) -> Iterator[str]:
             "train.precision=fp16 needs an NVIDIA GPU (on the CPU it runs without loss scaling and diverges): use "
             "fp32 or bf16."
         )
-    if experiment.model.attention is Attention.flash_attention_2 and (reason := flash_problem(hw, precision)):
-        yield f"model.attention=flash_attention_2 cannot run here: {reason}; use model.attention=sdpa."
+    kind = experiment.model.attention
+    if reason := attention_problem(kind, hw, precision):
+        yield f"model.attention={kind.value} cannot run here: {reason}; use model.attention=sdpa."
     if experiment.model.attention is Attention.flex_attention and hw.device is Device.cpu:
         yield "model.attention=flex_attention has no backward pass on the CPU: use model.attention=sdpa."
     dtype, full = experiment.model.dtype, experiment.adapter.kind is AdapterKind.full

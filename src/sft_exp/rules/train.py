@@ -4,7 +4,8 @@ import math
 from collections.abc import Iterator
 
 from sft_exp import batch, extra, schedules
-from sft_exp.schema import Experiment
+from sft_exp.resolve import can_have_masters
+from sft_exp.schema import AdapterKind, Experiment
 
 LARGEST_SEED = 2**32 - 1
 """What numpy takes."""
@@ -45,8 +46,25 @@ def problems(experiment: Experiment) -> Iterator[str]:
         yield "dataset.streaming=true has no known number of rows: set train.max_steps."
     if experiment.dataset.streaming and train.packing:
         yield "train.packing=true needs rows that are stored: set dataset.streaming=false or train.packing=false."
+    yield from _speed(experiment)
     yield from _evaluation(experiment)
     yield from extra.problems(train.extra)
+
+
+def _speed(experiment: Experiment) -> Iterator[str]:
+    train = experiment.train
+    if train.master_weights and not can_have_masters(experiment, experiment.model.dtype):
+        yield (
+            "train.master_weights=true copies full bf16 weights without DeepSpeed, which has copies of its own: use it "
+            "with adapter=full, zero=0 and model.dtype=bfloat16, or leave it null."
+        )
+    if train.compile and experiment.zero.stage == 3:
+        yield (
+            "train.compile=true cannot be had with zero=3, whose weights come and go: use zero=2 or "
+            "train.compile=false."
+        )
+    if train.compile and experiment.adapter.kind is AdapterKind.qlora:
+        yield "train.compile=true does not compile 4-bit layers: use adapter=lora or train.compile=false."
 
 
 def _evaluation(experiment: Experiment) -> Iterator[str]:

@@ -16,10 +16,10 @@ def warnings(experiment: Experiment) -> Iterator[str]:
             "little of either."
         )
     full16 = experiment.model.dtype in (Dtype.bfloat16, Dtype.float16) and experiment.adapter.kind is AdapterKind.full
-    if full16 and stage.stage == 0:
+    if full16 and stage.stage == 0 and not experiment.train.master_weights:
         yield (
-            f"model.dtype={experiment.model.dtype.value} with adapter=full loses small updates: model.dtype=float32 "
-            "keeps them."
+            f"model.dtype={experiment.model.dtype.value} with adapter=full loses small updates: "
+            "train.master_weights=true or model.dtype=float32 keeps them."
         )
     if experiment.train.precision is Precision.fp16 and experiment.model.name and "qwen" in experiment.model.name:
         yield (
