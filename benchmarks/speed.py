@@ -22,6 +22,7 @@ from typing import Any
 from memory_rows import words
 
 PLAIN = ("train.compile=false", "train.packing=false")
+VARLEN = ("model.attention=varlen",)
 PADDED = (*PLAIN, "model.attention=sdpa", "model.dtype=float32")
 WAYS: dict[str, tuple[str, ...]] = {
     "usual": (
@@ -29,10 +30,10 @@ WAYS: dict[str, tuple[str, ...]] = {
         "train.gradient_checkpointing=true",
     ),
     "padded": (*PADDED, "train.micro_batch=16", "train.global_batch=16"),
-    "default": (),
-    "flat-fp32": (*PLAIN, "model.dtype=float32", "train.micro_batch=64", "train.global_batch=64"),
-    "flat-bf16": (*PLAIN, "model.dtype=bfloat16", "train.micro_batch=64", "train.global_batch=64"),
-    "flat-bf16-compiled": (
+    "default": VARLEN,
+    "flat-fp32": (*VARLEN, *PLAIN, "model.dtype=float32", "train.micro_batch=64", "train.global_batch=64"),
+    "flat-bf16": (*VARLEN, *PLAIN, "model.dtype=bfloat16", "train.micro_batch=64", "train.global_batch=64"),
+    "flat-bf16-compiled": (*VARLEN,
         "train.compile=true", "train.packing=false", "model.dtype=bfloat16", "train.micro_batch=64",
         "train.global_batch=64",
     ),
@@ -40,24 +41,24 @@ WAYS: dict[str, tuple[str, ...]] = {
         "train.compile=false", "train.packing=true", "model.dtype=bfloat16", "train.micro_batch=16",
         "train.global_batch=16", "model.attention=flex_attention",
     ),
-    "packed": (
+    "packed": (*VARLEN,
         "train.compile=false", "train.packing=true", "model.dtype=bfloat16", "train.micro_batch=16",
         "train.global_batch=16",
     ),
-    "packed-compiled": (
+    "packed-compiled": (*VARLEN,
         "train.compile=true", "train.packing=true", "model.dtype=bfloat16", "train.micro_batch=16",
         "train.global_batch=16",
     ),
-    "packed-compiled-32": (
+    "packed-compiled-32": (*VARLEN,
         "train.compile=true", "train.packing=true", "model.dtype=bfloat16", "train.micro_batch=32",
         "train.global_batch=32",
     ),
-    "packed-compiled-no-masters": (
+    "packed-compiled-no-masters": (*VARLEN,
         "train.compile=true", "train.packing=true", "model.dtype=bfloat16", "train.micro_batch=16",
         "train.global_batch=16", "train.master_weights=false",
     ),
-    "zero2": ("train.packing=true", "train.micro_batch=16", "train.global_batch=16", "zero=2"),
-    "zero3": ("train.packing=true", "train.micro_batch=16", "train.global_batch=16", "zero=3"),
+    "zero2": (*VARLEN, "train.packing=true", "train.micro_batch=16", "train.global_batch=16", "zero=2"),
+    "zero3": (*VARLEN, "train.packing=true", "train.micro_batch=16", "train.global_batch=16", "zero=3"),
     "v100-usual": (
         *PADDED, "train.precision=fp16", "train.micro_batch=4", "train.global_batch=4", "dataset.max_length=1024",
         "train.gradient_checkpointing=true",
@@ -67,9 +68,9 @@ WAYS: dict[str, tuple[str, ...]] = {
         *PLAIN, "model.attention=sdpa", "adapter=lora", "train.micro_batch=4", "train.global_batch=4",
         "dataset.max_length=1024", "train.gradient_checkpointing=true",
     ),
-    "lora": ("adapter=lora", "train.micro_batch=16", "train.global_batch=16"),
-    "lora-packed": ("adapter=lora", "train.micro_batch=8", "train.global_batch=8", "train.packing=true"),
-    "lora-packed-compiled": (
+    "lora": (*VARLEN, "adapter=lora", "train.micro_batch=16", "train.global_batch=16"),
+    "lora-packed": (*VARLEN, "adapter=lora", "train.micro_batch=8", "train.global_batch=8", "train.packing=true"),
+    "lora-packed-compiled": (*VARLEN,
         "adapter=lora", "train.micro_batch=8", "train.global_batch=8", "train.packing=true", "train.compile=true",
     ),
 }  # fmt: skip
